@@ -1,0 +1,1 @@
+"""Linear and kernel metric learning as scikit-learn estimators."""

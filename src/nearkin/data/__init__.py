@@ -1,0 +1,1 @@
+"""Images with labels, in splits whose classes never meet."""

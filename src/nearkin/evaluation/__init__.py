@@ -1,0 +1,1 @@
+"""Embeddings and labels in, scores out."""

@@ -1,0 +1,1 @@
+"""Embeddings and labels in, one number out. One file per loss."""

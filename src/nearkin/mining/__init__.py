@@ -1,0 +1,1 @@
+"""Which pairs and triplets of a batch count."""

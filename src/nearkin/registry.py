@@ -1,0 +1,88 @@
+"""One table per room: a name, what it builds, and a kind word for a misspelt one."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+Built = TypeVar("Built", bound="Callable[..., Any]")
+
+
+def nearest_name(wrong: str, known: list[str]) -> str:
+    """The hint that ends an error about an unknown name: the name probably meant, or all of them.
+
+    >>> nearest_name("proxy_ancor", ["contrastive", "proxy_anchor"])
+    'did you mean proxy_anchor?'
+    """
+    close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
+
+
+class Registry(Generic[T]):
+    """The names of one room and what makes each of them.
+
+    A new entry is one file with ``@registry.register("name")`` above its class or function, and one
+    import line in the room's ``__init__``.
+
+    >>> shapes = Registry[str]("shape")
+    >>> @shapes.register("square")
+    ... def square(side: int = 1) -> str:
+    ...     return f"{side} by {side}"
+    >>> shapes.build("square", side=3)
+    '3 by 3'
+    >>> shapes.build("sqare")
+    Traceback (most recent call last):
+    ValueError: unknown shape 'sqare': did you mean square?
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._makers: dict[str, Callable[..., T]] = {}
+
+    def register(self, name: str) -> Callable[[Built], Built]:
+        """Decorator that enters a class or function under ``name``."""
+
+        def enter(maker: Built) -> Built:
+            if name in self._makers and self._makers[name] is not maker:
+                raise ValueError(f"{self.kind} {name!r} is registered already")
+            self._makers[name] = maker
+            return maker
+
+        return enter
+
+    def unregister(self, name: str) -> None:
+        """Take a name out again (for tests and notebooks)."""
+        self._makers.pop(name, None)
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._makers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+    def get(self, name: str) -> Callable[..., T]:
+        """The class or function behind ``name``; an unknown name is a ``ValueError`` with the nearest one."""
+        if name not in self._makers:
+            raise ValueError(f"unknown {self.kind} {name!r}: {nearest_name(name, self.names())}")
+        return self._makers[name]
+
+    def keywords(self, name: str) -> dict[str, inspect.Parameter]:
+        """The keywords that ``name`` takes, in order."""
+        return dict(inspect.signature(self.get(name)).parameters)
+
+    def build(self, name: str, *args: Any, **keywords: Any) -> T:
+        """Make ``name``; a keyword it does not take is a ``ValueError`` with the nearest one."""
+        known = self.keywords(name)
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+            for keyword in keywords:
+                if keyword not in known:
+                    hint = nearest_name(keyword, list(known)) if known else "it takes none"
+                    raise ValueError(f"{self.kind} {name!r} has no keyword {keyword!r}: {hint}")
+        return self.get(name)(*args, **keywords)

@@ -1,0 +1,1 @@
+"""Which images form a batch."""

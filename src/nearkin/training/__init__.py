@@ -1,0 +1,1 @@
+"""One run: a recipe in, a trained network out, resumable at any moment."""
