@@ -1,0 +1,170 @@
+"""Labelled images and the splits of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Images(Protocol):
+    """A sequence of images, in memory or on disk."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Tensor:
+        """One image as ``uint8`` ``(C, H, W)``, RGB or grey."""
+        ...
+
+    def select(self, indices: Sequence[int]) -> Images:
+        """The images at ``indices``, in that order."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What a person would call this image: its path, or what it shows."""
+        ...
+
+
+class ImageArray:
+    """Images of one size that live in memory, ``uint8`` ``(N, C, H, W)``."""
+
+    def __init__(self, pixels: Tensor, names: Sequence[str] | None = None) -> None:
+        if pixels.dtype != torch.uint8 or pixels.ndim != 4:
+            raise ValueError(f"pixels must be uint8 (N, C, H, W), not {pixels.dtype} {tuple(pixels.shape)}")
+        self.pixels = pixels
+        self._names = None if names is None else tuple(names)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.pixels[index]
+
+    def select(self, indices: Sequence[int]) -> ImageArray:
+        """The images at ``indices``, in that order."""
+        names = None if self._names is None else [self._names[i] for i in indices]
+        return ImageArray(self.pixels[torch.as_tensor(indices, dtype=torch.long)], names)
+
+    def name(self, index: int) -> str:
+        """The name given for this image, or its position."""
+        return str(index) if self._names is None else self._names[index]
+
+
+class ImageSet:
+    """Images with labels: one split of a data set.
+
+    Args:
+        images: Any :class:`Images`.
+        labels: One label per image, of any hashable kind. They are numbered in sorted order (numbers as
+            numbers, everything else as text); :attr:`labels` holds the numbers.
+        class_names: One name per number, if the labels are numbers already; every class must occur.
+
+    Attributes:
+        labels: int64 tensor ``(N,)`` with values in ``range(num_classes)``.
+        class_names: What the numbers mean.
+
+    >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    >>> birds = ImageSet(ImageArray(pixels), ["wren", "gull", "wren"])
+    >>> birds.labels.tolist(), birds.class_names
+    ([1, 0, 1], ('gull', 'wren'))
+    """
+
+    def __init__(
+        self, images: Images, labels: Iterable[Hashable] | Tensor, class_names: Sequence[str] | None = None
+    ) -> None:
+        values: list[Hashable] = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+        if len(values) != len(images):
+            raise ValueError(f"{len(images)} images but {len(values)} labels")
+        numbers: dict[Hashable, int]
+        if class_names is None:
+            distinct = set(values)
+            numeric = all(isinstance(v, int) for v in distinct)
+            ordered = sorted(distinct) if numeric else sorted(distinct, key=str)  # type: ignore[type-var]
+            numbers = {label: number for number, label in enumerate(ordered)}
+            self.class_names = tuple(str(label) for label in ordered)
+        else:
+            numbers = {number: number for number in range(len(class_names))}
+            self.class_names = tuple(class_names)
+            if set(values) != set(numbers):
+                raise ValueError(
+                    f"labels must use every number from 0 to {len(class_names) - 1}, and no other"
+                )
+        self.images = images
+        self.labels = torch.tensor([numbers[v] for v in values], dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        return f"ImageSet({len(self):,} images, {self.num_classes:,} classes)"
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.images[index], int(self.labels[index])
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    def select(self, indices: Sequence[int] | Tensor) -> ImageSet:
+        """The images at ``indices``, classes numbered anew (those without an image are gone)."""
+        indices = torch.as_tensor(indices, dtype=torch.long)
+        present, labels = torch.unique(self.labels[indices], return_inverse=True)
+        names = [self.class_names[c] for c in present.tolist()]
+        return ImageSet(self.images.select(indices.tolist()), labels, names)
+
+    def of_classes(self, classes: Sequence[int] | Tensor) -> ImageSet:
+        """All images of these classes, in their order here, classes numbered anew."""
+        wanted = torch.isin(self.labels, torch.as_tensor(classes, dtype=torch.long))
+        return self.select(wanted.nonzero().flatten())
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set in splits whose classes never meet.
+
+    Attributes:
+        name: The name it was built by.
+        train: Images of the classes to learn from.
+        test: Images of classes never seen in training. Sealed: runs read it once, at the end.
+        validation: Classes for model selection, where the data set brings its own.
+        query: Test images that search, where queries and gallery are told apart (In-Shop).
+        gallery: Test images that are found.
+        notes: What a reader of a result should know (counts that differ from the published ones, …).
+    """
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    validation: ImageSet | None = None
+    query: ImageSet | None = None
+    gallery: ImageSet | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        seen: dict[str, str] = {}
+        for split, images in splits.items():
+            for class_name in images.class_names if images is not None else ():
+                if class_name in seen:
+                    raise ValueError(
+                        f"{self.name}: class {class_name!r} is in {seen[class_name]} and in {split}"
+                    )
+                seen[class_name] = split
+
+
+def split_classes(images: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:
+    """Hold out a random ``fraction`` of the classes: (the others, the held out).
+
+    The draw depends on the seed and the number of classes only.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction={fraction} must lie between 0 and 1")
+    held_out = round(fraction * images.num_classes)
+    if not 1 <= held_out < images.num_classes:
+        raise ValueError(f"fraction={fraction} of {images.num_classes} classes leaves one side empty")
+    order = torch.randperm(images.num_classes, generator=torch.Generator().manual_seed(seed))
+    return images.of_classes(order[held_out:]), images.of_classes(order[:held_out])

@@ -1,0 +1,53 @@
+"""What the weights of a network expect of an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The input that a network's weights were trained on.
+
+    It travels with the weights (``network.preprocessing``), so that nobody can feed a network the wrong
+    mean, channel order or size.
+
+    Args:
+        size: Side of the square input in pixels.
+        mean: Per-channel mean, in units of ``value_range``; its length is the number of channels.
+        std: Per-channel standard deviation, in the same units.
+        channel_order: ``"rgb"``, or ``"bgr"`` for weights that came from Caffe.
+        value_range: What a white pixel is before the mean is taken off: 1 or 255.
+        resize: Short side before the centre crop at evaluation; ``None`` where images have the right size.
+        interpolation: How evaluation images are resized.
+    """
+
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    channel_order: Literal["rgb", "bgr"] = "rgb"
+    value_range: float = 1.0
+    resize: int | None = None
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the input: 1 for grey images, 3 for colour."""
+        return len(self.mean)
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """``uint8`` images ``(…, C, H, W)`` in RGB to the numbers the network takes, float32, same shape."""
+        if images.dtype != torch.uint8:
+            raise ValueError(f"preprocessing takes uint8 images, not {images.dtype}")
+        if images.shape[-3] != self.channels:
+            raise ValueError(
+                f"the network takes {self.channels} channels, the images have {images.shape[-3]}"
+            )
+        if self.channel_order == "bgr":
+            images = images.flip(-3)
+        mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in (self.mean, self.std))
+        return (images.float() * (self.value_range / 255) - mean) / std

@@ -1,0 +1,8 @@
+"""The table of data sets."""
+
+from __future__ import annotations
+
+from nearkin.data.images import DataSet
+from nearkin.registry import Registry
+
+registry: Registry[DataSet] = Registry("data set")
