@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from torch import nn
 
 from nearkin.data.preprocessing import Preprocessing
@@ -28,7 +30,7 @@ def convnet(*, channels: int = 1, size: int = 32, width: int = 32) -> Backbone:
     """
     if size < 16:
         raise ValueError(f"size={size}: four poolings need an input of at least 16 pixels")
-    widths = [width, 2 * width, 4 * width, 4 * width]
-    blocks = [_block(i, o) for i, o in zip([channels, *widths], widths, strict=False)]
-    grey = Preprocessing(size=size, mean=(0.5,) * channels, std=(0.25,) * channels)
-    return Backbone(nn.Sequential(*blocks), widths[-1], grey)
+    widths = [channels, width, 2 * width, 4 * width, 4 * width]
+    blocks = [_block(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)]
+    preprocessing = Preprocessing(size=size, mean=(0.5,) * channels, std=(0.25,) * channels)
+    return Backbone(nn.Sequential(*blocks), widths[-1], preprocessing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from torch import nn
@@ -23,7 +24,7 @@ def mlp(*, channels: int = 1, size: int = 32, hidden: Sequence[int] = (512, 256)
         raise ValueError("hidden=(): an mlp needs at least one hidden layer")
     widths = [channels * size * size, *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+    for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
     preprocessing = Preprocessing(size=size, mean=(0.5,) * channels, std=(0.25,) * channels)
     return Backbone(nn.Sequential(*layers), widths[-1], preprocessing)
