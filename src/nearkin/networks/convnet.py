@@ -20,17 +20,17 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 @registry.register("convnet")
-def convnet(*, channels: int = 1, size: int = 32, width: int = 32) -> Backbone:
+def convnet(*, channels: int = 1, size: int = 32, width: int = 16) -> Backbone:
     """Four blocks of convolution, batch norm, ReLU and 2 × 2 max pooling.
 
     Args:
         channels: 1 for grey images, 3 for colour.
         size: Side of the input, at least 16.
-        width: Channels of the first block; each following block has twice as many, but the last.
+        width: Channels of the first block; each following block has twice as many.
     """
     if size < 16:
         raise ValueError(f"size={size}: four poolings need an input of at least 16 pixels")
-    widths = [channels, width, 2 * width, 4 * width, 4 * width]
+    widths = [channels, width, 2 * width, 4 * width, 8 * width]
     blocks = [_block(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)]
     preprocessing = Preprocessing(size=size, mean=(0.5,) * channels, std=(0.25,) * channels)
     return Backbone(nn.Sequential(*blocks), widths[-1], preprocessing)
