@@ -1,1 +1,47 @@
 """Which images form a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from nearkin.sampling.balanced import BalancedSampler
+from nearkin.sampling.base import PlannedSampler, registry
+from nearkin.sampling.random import RandomSampler
+
+__all__ = ["BalancedSampler", "PlannedSampler", "RandomSampler", "build", "names", "register"]
+
+names = registry.names
+register = registry.register
+
+
+def build(
+    name: str,
+    labels: Tensor | Sequence[int],
+    *,
+    batch_size: int,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    **keywords: Any,
+) -> PlannedSampler:
+    """Make the sampler ``name`` for images with these labels.
+
+    Args:
+        name: One of ``names()``.
+        labels: The class of every image, integers, ``(N,)``.
+        batch_size: Images per batch over all ranks.
+        seed: With the epoch, the only source of randomness.
+        rank: Which slice of each batch this process takes.
+        world_size: Into how many slices a batch is cut.
+        **keywords: Whatever else the sampler takes.
+
+    >>> sampler = build("balanced", [0, 0, 0, 0, 1, 1, 1, 1], batch_size=4, images_per_class=2)
+    >>> len(sampler)
+    2
+    """
+    return registry.build(
+        name, labels, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size, **keywords
+    )

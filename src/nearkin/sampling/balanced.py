@@ -1,0 +1,214 @@
+"""P classes with K images each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nearkin.sampling.base import PlannedSampler, registry, sizes_of_pieces
+
+
+@registry.register("balanced")
+class BalancedSampler(PlannedSampler):
+    """P classes with K images each: every image of a batch has K - 1 positives in it.
+
+    Every epoch shuffles the images of each class and cuts them into groups of K; a batch is P groups of P
+    different classes, so ``batch_size`` = P · K. Used with most pair-based losses since Hermans, Beyer and
+    Leibe, "In Defense of the Triplet Loss" (2017, arXiv 1703.07737).
+
+    No batch ever holds more than K images of one class, and no image comes twice in an epoch. Where class
+    sizes do not fit that rule:
+
+    - The last ``n mod K`` images of a class, and so all images of a class with fewer than K, form a *short*
+      group. Short groups meet in mixed batches of their own, which have ``batch_size`` images of more than P
+      classes. A class may be cut where one mixed batch ends and the next begins, and a group may be a single
+      image, which has no positive there; which image that is changes from epoch to epoch.
+    - Fewer than P groups can be left when the P × K batches are formed. They join the mixed batches.
+    - The last mixed batch may be incomplete. It comes at the end, unless ``drop_last``. (So may a second one,
+      in the rare case that it takes two to keep the groups of one class apart.)
+    - A class with so many images that it would have to be in some batch twice sits out with the surplus,
+      other images of it in every epoch. ``images_per_epoch`` says how many images remain.
+    - With fewer than P classes there is no batch to make: a ``ValueError`` that says which sizes would do.
+
+    Args:
+        labels: The class of every image, integers, ``(N,)``.
+        batch_size: P · K, over all ranks. Where P is a multiple of ``world_size``, a rank's slice of a P × K
+            batch holds whole groups.
+        images_per_class: K.
+        seed, rank, world_size, drop_last: As in :class:`~nearkin.sampling.base.PlannedSampler`.
+
+    >>> sampler = BalancedSampler([0] * 4 + [1] * 4 + [2] * 5, batch_size=4, images_per_class=2)
+    >>> sampler.batch_sizes  # two images of each of two classes, and the thirteenth image
+    [4, 4, 4, 1]
+    >>> [sampler.labels[batch].unique(return_counts=True)[1].tolist() for batch in sampler.plan(epoch=0)]
+    [[2, 2], [2, 2], [2, 2], [1]]
+    """
+
+    def __init__(
+        self,
+        labels: Tensor | Sequence[int],
+        *,
+        batch_size: int,
+        images_per_class: int = 5,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(
+            labels, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size, drop_last=drop_last
+        )
+        if images_per_class < 1:
+            raise ValueError(f"images_per_class={images_per_class} must be at least 1")
+        if batch_size % images_per_class:
+            raise ValueError(
+                f"batch_size={batch_size} is not a multiple of images_per_class={images_per_class}"
+            )
+        self.images_per_class = images_per_class
+        self.classes_per_batch = batch_size // images_per_class
+
+        _, self._classes, class_sizes = self.labels.unique(return_inverse=True, return_counts=True)
+        if len(class_sizes) < self.classes_per_batch:
+            raise ValueError(
+                f"batch_size={batch_size} with images_per_class={images_per_class} needs "
+                f"{self.classes_per_batch} classes, but there are {len(class_sizes)}: "
+                f"use batch_size={len(class_sizes) * images_per_class} or less, or more images per class"
+            )
+        self._class_sizes = class_sizes
+        self._class_starts = class_sizes.cumsum(0) - class_sizes
+        self._short_sizes = class_sizes % images_per_class
+        self._count_groups()
+
+    def _count_groups(self) -> None:
+        """Settle what depends on class sizes only: how many P × K batches, and what mixed ones get."""
+        full_groups = self._class_sizes // self.images_per_class
+        self._regular_batches = _most_batches(full_groups, self.classes_per_batch)
+        # One group more than there are P × K batches finds a place in a mixed one; a second would meet it.
+        self._used_groups = full_groups.clamp(max=self._regular_batches + 1)
+        self._spare_groups = int(self._used_groups.sum()) - self._regular_batches * self.classes_per_batch
+
+        # Which classes give a spare group is drawn every epoch, in this order of preference: those that have
+        # one group too many, then those with no short group for the spare one to meet in a mixed batch.
+        preference = torch.full_like(full_groups, 2)
+        preference[self._short_sizes == 0] = 1
+        preference[self._used_groups > self._regular_batches] = 0
+        preference[self._used_groups == 0] = 3
+        self._spare_preference = preference
+        givers = preference.argsort()[: self._spare_groups]
+        self._spare_may_meet_short = bool((self._short_sizes[givers] > 0).any())
+
+    def _mixed_sizes(self) -> list[int]:
+        short, spare = int(self._short_sizes.sum()), self._spare_groups * self.images_per_class
+        if self._spare_may_meet_short and short < self.batch_size:
+            return [short, spare]
+        return sizes_of_pieces(short + spare, self.batch_size)
+
+    def _planned_sizes(self) -> list[int]:
+        sizes = [self.batch_size] * self._regular_batches + self._mixed_sizes()
+        return sorted(sizes, key=lambda size: size < self.batch_size)
+
+    def _planned(self, generator: torch.Generator) -> list[Tensor]:
+        images = self._images_by_class(generator)
+        spare_of_class = self._draw_spare_groups(generator)
+        regular = self._regular_plan(images, self._used_groups - spare_of_class, generator)
+        mixed = self._mixed_stream(images, spare_of_class, generator).split(self._mixed_sizes())
+
+        batches = [*regular, *mixed]
+        full = [batch for batch in batches if len(batch) == self.batch_size]
+        incomplete = [batch for batch in batches if len(batch) < self.batch_size]
+        return [full[i] for i in torch.randperm(len(full), generator=generator).tolist()] + incomplete
+
+    def _images_by_class(self, generator: torch.Generator) -> Tensor:
+        """All images, class after class, shuffled within each."""
+        shuffled = torch.randperm(len(self.labels), generator=generator)
+        return shuffled[self._classes[shuffled].argsort(stable=True)]
+
+    def _draw_spare_groups(self, generator: torch.Generator) -> Tensor:
+        """How many spare groups each class gives to the mixed batches, 0 or 1, ``(C,)``."""
+        chance = torch.rand(len(self._class_sizes), generator=generator)
+        givers = (self._spare_preference + chance).argsort()[: self._spare_groups]
+        return torch.zeros_like(self._class_sizes).index_fill_(0, givers, 1)
+
+    def _regular_plan(self, images: Tensor, groups_of_class: Tensor, generator: torch.Generator) -> Tensor:
+        """The P × K batches, ``(T, P · K)``, from the first ``groups_of_class`` groups of every class."""
+        batches, P, K = self._regular_batches, self.classes_per_batch, self.images_per_class
+        order = torch.randperm(len(groups_of_class), generator=generator)
+        group_class = order.repeat_interleave(groups_of_class[order])
+        first_of_class = (groups_of_class[order].cumsum(0) - groups_of_class[order]).repeat_interleave(
+            groups_of_class[order]
+        )
+        group_in_class = torch.arange(len(group_class)) - first_of_class
+        group_start = self._class_starts[group_class] + group_in_class * K
+
+        batch_of_group = _spread(group_class.view(P, batches), generator)
+        starts = torch.empty_like(batch_of_group).scatter_(1, batch_of_group, group_start.view(P, batches))
+        return images[starts.T.unsqueeze(-1) + torch.arange(K)].flatten(1)
+
+    def _mixed_stream(self, images: Tensor, spare_of_class: Tensor, generator: torch.Generator) -> Tensor:
+        """The images of the short groups, then those of the spare ones, a group never torn apart.
+
+        The short groups of classes that also give a spare group go first: they fill less than one batch, so
+        that cutting the stream every ``batch_size`` images keeps the two groups of such a class apart.
+        """
+        K = self.images_per_class
+        chance = torch.rand(len(spare_of_class), generator=generator)
+        order = (chance - spare_of_class).argsort()
+        short_sizes = self._short_sizes[order]
+        ends = self._class_starts[order] + self._class_sizes[order]
+        before = (short_sizes.cumsum(0) - short_sizes).repeat_interleave(short_sizes)
+        within = torch.arange(len(before)) - before
+        short = (ends - short_sizes).repeat_interleave(short_sizes) + within
+
+        givers = spare_of_class.nonzero().squeeze(1)
+        spare_start = self._class_starts[givers] + (self._used_groups[givers] - 1) * K
+        spare = (spare_start.unsqueeze(1) + torch.arange(K)).flatten()
+        return images[torch.cat((short, spare))]
+
+
+def _most_batches(groups_of_class: Tensor, classes_per_batch: int) -> int:
+    """The largest T such that T batches of P different classes can be filled.
+
+    A class serves at most ``min(groups, T)`` of them, so T is possible while these add up to T · P, which
+    stays true for every smaller T: halve the interval.
+    """
+    possible, impossible = 0, int(groups_of_class.sum()) // classes_per_batch + 1
+    while impossible - possible > 1:
+        middle = (possible + impossible) // 2
+        if int(groups_of_class.clamp(max=middle).sum()) >= middle * classes_per_batch:
+            possible = middle
+        else:
+            impossible = middle
+    return possible
+
+
+def _spread(group_class: Tensor, generator: torch.Generator) -> Tensor:
+    """Send every group to a batch, so that a batch gets one group of each row and no class twice.
+
+    Args:
+        group_class: The class of each group, ``(P, T)``, the groups of a class next to each other in reading
+            order and at most T of them.
+        generator: Where the randomness comes from.
+
+    Returns:
+        The batch of each group, ``(P, T)``; every row is a permutation of the T batches.
+
+    Within a row any permutation keeps the groups of a class apart. Only a class that goes on from the end of
+    one row to the start of the next needs care: its groups there take the first batches of their row's random
+    order that it has not been sent to yet.
+    """
+    rows, batches = group_class.shape
+    batch_of_group = torch.rand(rows, batches, generator=generator).argsort(1)
+    if batches == 0:
+        return batch_of_group
+    continued = (group_class[:-1, -1] == group_class[1:, 0]).nonzero().squeeze(1)
+    for row in continued.tolist():
+        taken = batch_of_group[row][group_class[row] == group_class[row, -1]]
+        free = torch.ones(batches, dtype=torch.bool).index_fill_(0, taken, False)
+        order = batch_of_group[row + 1]
+        usable = free[order]
+        needed = int((group_class[row + 1] == group_class[row, -1]).sum())
+        head = usable & (usable.cumsum(0) <= needed)
+        batch_of_group[row + 1] = torch.cat((order[head], order[~head]))
+    return batch_of_group

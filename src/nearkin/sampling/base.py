@@ -1,0 +1,162 @@
+"""What every batch sampler shares: the epoch's plan, its place in it, and its rank's slice of every batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from nearkin.registry import Registry
+
+registry: Registry[PlannedSampler] = Registry("sampler")
+
+
+class PlannedSampler(Sampler[list[int]], ABC):
+    """A batch sampler whose epoch is planned as a whole, before its first batch.
+
+    Give it to ``DataLoader(dataset, batch_sampler=sampler)`` and call ``set_epoch`` before every epoch. A
+    plan depends on nothing but the constructor's arguments and the epoch, so any process, at any time, can
+    make it again.
+
+    **Ranks.** ``batch_size`` is the global batch. Every rank makes the same plan and takes its own contiguous
+    slice of every batch, so the slices are disjoint, and gathered in rank order they are the batch of a
+    single process. A last, incomplete batch is sliced as evenly as it goes; where it has fewer images than
+    there are ranks it is left out, for no rank may go without.
+
+    **Resuming.** ``state_dict`` counts the batches *handed out*. A ``DataLoader`` with workers asks for
+    batches before they are trained on, so a checkpoint should rather keep the number of batches trained on
+    and call ``resume(epoch, batch)``; the next pass then starts with that batch, and the one after it with
+    the first.
+
+    Args:
+        labels: The class of every image, integers, ``(N,)``.
+        batch_size: Images per batch over all ranks.
+        seed: With the epoch, the only source of randomness.
+        rank: Which slice of each batch this process takes.
+        world_size: Into how many slices a batch is cut; ``batch_size`` must be a multiple of it.
+        drop_last: Leave out batches that are not full. By default they come, at the end of the epoch, so
+            that every image does; a network that normalises over the batch may rather do without them.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor | Sequence[int],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        self.labels = _checked_labels(labels)
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} must be at least 1")
+        if seed < 0:
+            raise ValueError(f"seed={seed} must not be negative")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank={rank} must be from 0 to world_size - 1, and world_size={world_size}")
+        if batch_size % world_size:
+            raise ValueError(
+                f"batch_size={batch_size} is the batch over all ranks and not a multiple of "
+                f"world_size={world_size}"
+            )
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.drop_last = drop_last
+        self.epoch = 0
+        self._next_batch = 0
+
+    @abstractmethod
+    def _planned(self, generator: torch.Generator) -> list[Tensor]:
+        """The batches of one epoch, full ones first, drawn with ``generator``."""
+
+    @abstractmethod
+    def _planned_sizes(self) -> list[int]:
+        """The sizes of the batches of ``_planned``, the same in every epoch."""
+
+    def plan(self, epoch: int) -> list[Tensor]:
+        """The batches of an epoch over all ranks, each a vector of image indices."""
+        batches = self._planned(epoch_generator(self.seed, epoch))
+        return [batch for batch in batches if self._keeps(len(batch))]
+
+    def _keeps(self, size: int) -> bool:
+        return size == self.batch_size or (not self.drop_last and size >= self.world_size)
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """How many images each batch of an epoch holds, over all ranks."""
+        return [size for size in self._planned_sizes() if self._keeps(size)]
+
+    @property
+    def images_per_epoch(self) -> int:
+        """How many of the images an epoch shows; where it is not all of them, the sampler's rule says why."""
+        return sum(self.batch_sizes)
+
+    def __len__(self) -> int:
+        return len(self.batch_sizes)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = self.plan(self.epoch)
+        first = self._next_batch
+        for number, batch in enumerate(batches[first:], start=first + 1):
+            self._next_batch = number
+            yield self._slice_of_rank(batch).tolist()
+        self._next_batch = 0
+
+    def _slice_of_rank(self, batch: Tensor) -> Tensor:
+        start, end = (len(batch) * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        return batch[start:end]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next pass runs through; a place resumed in that very epoch is kept."""
+        if epoch != self.epoch:
+            self.resume(epoch, 0)
+
+    def resume(self, epoch: int, batch: int) -> None:
+        """Let the next pass start in ``epoch`` with its batch number ``batch``, counted from 0."""
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch} must not be negative")
+        if not 0 <= batch <= len(self):
+            raise ValueError(f"batch={batch} but an epoch has {len(self)} batches")
+        self.epoch = epoch
+        self._next_batch = batch
+
+    def state_dict(self) -> dict[str, int]:
+        """The place in the plan, in plain numbers: the epoch and how many of its batches were handed out."""
+        return {"epoch": self.epoch, "batch": self._next_batch}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go back to the place that ``state_dict`` described."""
+        self.resume(state["epoch"], state["batch"])
+
+
+def epoch_generator(seed: int, epoch: int) -> torch.Generator:
+    """A generator that depends on both numbers and nothing else: (1, 2) and (2, 1) are unrelated."""
+    mixed = int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
+    return torch.Generator().manual_seed(mixed)
+
+
+def sizes_of_pieces(total: int, size: int) -> list[int]:
+    """The lengths of the pieces when ``total`` images are cut every ``size``.
+
+    >>> sizes_of_pieces(10, 4)
+    [4, 4, 2]
+    """
+    return [size] * (total // size) + ([total % size] if total % size else [])
+
+
+def _checked_labels(labels: Tensor | Sequence[int]) -> Tensor:
+    labels = torch.as_tensor(labels).cpu()
+    if labels.ndim != 1 or len(labels) == 0:
+        raise ValueError(
+            f"labels must be a vector with one entry per image, not of shape {tuple(labels.shape)}"
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be integers, not {labels.dtype}")
+    return labels.long()

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearkin.sampling import BalancedSampler
+
+
+def labels_of(sizes):
+    return torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+
+
+def class_counts(sampler, batch):
+    return Counter(sampler.labels[batch].tolist())
+
+
+def test_divisible_classes_give_p_classes_of_k_images_and_every_image():
+    sampler = BalancedSampler(labels_of([10] * 12), batch_size=20, images_per_class=5)
+    for epoch in range(20):
+        batches = sampler.plan(epoch)
+        assert sorted(torch.cat(batches).tolist()) == list(range(120))
+        for batch in batches:
+            assert list(class_counts(sampler, batch).values()) == [5] * 4
+
+
+def test_every_class_in_every_batch_where_there_are_just_p_classes():
+    sampler = BalancedSampler(labels_of([12] * 4), batch_size=12, images_per_class=3)
+    for epoch in range(20):
+        assert all(class_counts(sampler, batch) == {0: 3, 1: 3, 2: 3, 3: 3} for batch in sampler.plan(epoch))
+
+
+def test_a_batch_starts_every_group_at_a_multiple_of_k_so_that_ranks_hold_whole_groups():
+    sampler = BalancedSampler(labels_of([10] * 12), batch_size=20, images_per_class=5, rank=1, world_size=2)
+    for batch in sampler:
+        assert sampler.labels[batch].view(2, 5).unique(dim=1).shape == (2, 1)
+
+
+def test_short_groups_meet_in_mixed_batches_and_nothing_is_left_out():
+    sampler = BalancedSampler(labels_of([7] * 10), batch_size=10, images_per_class=5)
+    batches = sampler.plan(0)
+    assert sorted(torch.cat(batches).tolist()) == list(range(70))
+    kinds = Counter(tuple(sorted(class_counts(sampler, batch).values())) for batch in batches)
+    assert kinds == {(5, 5): 5, (2, 2, 2, 2, 2): 2}
+
+
+def test_classes_of_one_image_are_shown():
+    sampler = BalancedSampler(labels_of([1] * 7 + [4] * 4), batch_size=8, images_per_class=4)
+    assert sampler.batch_sizes == [8, 8, 7]
+    assert sorted(torch.cat(sampler.plan(0)).tolist()) == list(range(23))
+
+
+def test_the_lone_image_of_a_class_is_another_in_other_epochs():
+    sampler = BalancedSampler(labels_of([6, 5]), batch_size=10, images_per_class=5)
+    alone = {int(sampler.plan(epoch)[-1]) for epoch in range(100)}
+    assert alone == set(range(6))
+
+
+def test_a_class_too_large_for_the_rule_sits_out_with_its_surplus():
+    sampler = BalancedSampler(labels_of([100, 4, 4, 4]), batch_size=4, images_per_class=2)
+    assert sampler.batch_sizes == [4] * 6 + [2]  # one group of the large class in each
+    seen = set()
+    for epoch in range(40):
+        batches = sampler.plan(epoch)
+        assert all(class_counts(sampler, batch)[0] == 2 for batch in batches)
+        assert set(range(100, 112)) < set(torch.cat(batches).tolist())
+        seen |= set(torch.cat(batches).tolist())
+    assert seen == set(range(112))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=15),
+    K=st.integers(1, 6),
+    P=st.integers(1, 6),
+    seed=st.integers(0, 1000),
+)
+def test_the_rule_holds_whatever_the_class_sizes(sizes, K, P, seed):
+    if len(sizes) < P:
+        sizes = sizes + [3] * (P - len(sizes))
+    sampler = BalancedSampler(labels_of(sizes), batch_size=P * K, images_per_class=K, seed=seed)
+    batches = sampler.plan(0)
+    counts = [class_counts(sampler, batch) for batch in batches]
+    assert all(max(count.values()) <= K for count in counts)
+    assert sum(len(batch) < P * K for batch in batches) <= 2
+
+    shown = Counter(sampler.labels[torch.cat(batches)].tolist()) if batches else Counter()
+    left_out = [label for label, size in enumerate(sizes) if shown[label] < size]
+    for label in left_out:
+        batches_without = sum(label not in count for count in counts if len(count) == P)
+        assert batches_without == 0, "a class may sit out only where every P x K batch has it already"
+
+
+def test_two_classes_meet_as_often_as_any_two():
+    sampler = BalancedSampler(labels_of([6] * 8), batch_size=6, images_per_class=2)
+    together = torch.zeros(8, 8)
+    for epoch in range(1500):
+        for batch in sampler.plan(epoch):
+            present = torch.zeros(8)
+            present[sampler.labels[batch]] = 1
+            together += present.outer(present)
+    pairs = together[torch.triu_indices(8, 8, 1).unbind()]
+    assert pairs.sum() == 1500 * 8 * 3
+    assert (pairs / pairs.mean() - 1).abs().max() < 0.06
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_size", "images_per_class", "message"),
+    [
+        ([9] * 9, 12, 5, "batch_size=12 is not a multiple of images_per_class=5"),
+        ([9] * 9, 12, 0, "images_per_class=0 must be at least 1"),
+        ([9] * 3, 20, 5, "needs 4 classes, but there are 3: use batch_size=15 or less"),
+        ([9], 20, 5, "needs 4 classes, but there are 1: use batch_size=5 or less"),
+    ],
+)
+def test_impossible_batches_are_refused(sizes, batch_size, images_per_class, message):
+    with pytest.raises(ValueError, match=message):
+        BalancedSampler(labels_of(sizes), batch_size=batch_size, images_per_class=images_per_class)
+
+
+def test_one_class_alone_fills_batches_of_one_class():
+    sampler = BalancedSampler(labels_of([7]), batch_size=3, images_per_class=3)
+    assert sampler.batch_sizes == [3, 3, 1]

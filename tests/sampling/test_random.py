@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import torch
+
+from nearkin.sampling import RandomSampler
+
+
+def test_every_image_once_per_epoch():
+    sampler = RandomSampler(torch.arange(23), batch_size=5)
+    assert sampler.batch_sizes == [5, 5, 5, 5, 3]
+    assert sorted(image for batch in sampler for image in batch) == list(range(23))
+
+
+def test_every_image_is_as_likely_at_every_place():
+    sampler = RandomSampler(torch.zeros(6, dtype=torch.long), batch_size=6)
+    orders = torch.stack([sampler.plan(epoch)[0] for epoch in range(3000)])
+    counts = torch.stack([(orders == image).sum(0) for image in range(6)]).float()
+    chi_square = ((counts - 500) ** 2 / 500).sum()
+    assert chi_square < 60  # 25 degrees of freedom: beyond this once in 10,000 times
