@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+# One line per data set; each file registers what it defines.
+from nearkin.data import glyphs as glyphs
 from nearkin.data.images import DataSet, ImageArray, Images, ImageSet, split_classes
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry

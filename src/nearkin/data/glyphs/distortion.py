@@ -66,7 +66,7 @@ def distort(
 
 
 def _change_stroke(ink: Tensor, weight: Tensor) -> Tensor:
-    """Thicker strokes where ``weight`` is positive, thinner ones where it is negative; 1 is a pixel a side."""
+    """Thicker strokes where ``weight`` is positive, thinner where negative; 1 is a pixel on each side."""
     ink = ink.unsqueeze(1)
     thick = F.max_pool2d(ink, kernel_size=3, stride=1, padding=1)
     thin = -F.max_pool2d(-ink, kernel_size=3, stride=1, padding=1)

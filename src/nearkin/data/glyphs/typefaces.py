@@ -77,7 +77,7 @@ def draw_characters() -> Characters:
 
 
 def _draw(character: str, font: ImageFont.FreeTypeFont, *, out: np.ndarray) -> None:
-    """Draw a character into ``out``, scaled to fill it but for a border, and centred; no ink changes nothing."""
+    """Draw a character into ``out``, centred and scaled to fill it but for a border; no ink, no change."""
     canvas = Image.new("L", (_CANVAS, _CANVAS))
     ImageDraw.Draw(canvas).text((_FONT_SIZE, _FONT_SIZE), character, fill=255, font=font)
     ink = canvas.getbbox()
@@ -97,7 +97,9 @@ def distinct_shapes(candidates: Characters) -> Tensor:
     :data:`SAME_SHAPE` over the typefaces that have both. So homoglyphs of several scripts, small and capital
     letters of one shape, and marks that combine or stand alone count once.
     """
-    shapes = F.avg_pool2d(candidates.masks.float(), kernel_size=2).flatten(2)  # half size: faster, and blurred
+    shapes = F.avg_pool2d(candidates.masks.float(), kernel_size=2).flatten(
+        2
+    )  # half size: faster, and blurred
     shapes = F.normalize(shapes, dim=2).transpose(0, 1)  # a face that lacks the character has all zeros
     drawn = candidates.drawn.float()
     similarity = torch.zeros(len(drawn), len(drawn))
