@@ -7,20 +7,34 @@ from typing import Any
 
 # One line per data set; each file registers what it defines.
 from nearkin.data import glyphs as glyphs
+from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
 from nearkin.data.images import DataSet, ImageArray, Images, ImageSet, split_classes
+from nearkin.data.loading import Batch, Loader, TransformedImages, loader
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
+from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
 
 __all__ = [
+    "SCHEMES",
+    "Batch",
+    "BrokenImageError",
     "DataSet",
     "ImageArray",
+    "ImageFiles",
     "ImageSet",
     "Images",
+    "Loader",
     "Preprocessing",
+    "Transform",
+    "TransformedImages",
     "build",
+    "evaluation_transform",
+    "loader",
     "names",
+    "read_image",
     "register",
     "split_classes",
+    "training_transform",
 ]
 
 register = registry.register

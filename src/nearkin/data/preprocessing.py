@@ -50,4 +50,5 @@ class Preprocessing:
         if self.channel_order == "bgr":
             images = images.flip(-3)
         mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in (self.mean, self.std))
-        return (images.float() * (self.value_range / 255) - mean) / std
+        # One multiplication and one addition in place: this runs over every pixel of every batch.
+        return images.float().mul_(self.value_range / 255 / std).sub_(mean / std)

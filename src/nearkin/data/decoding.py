@@ -1,0 +1,185 @@
+"""Image files to pixels: upright, RGB and 8 bits, whatever the file holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import torch
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+IMAGE_SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
+
+_TURNED_BY_90_DEGREES = frozenset({5, 6, 7, 8})
+_SIXTEEN_BIT_MODES = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
+
+
+class BrokenImageError(ValueError):
+    """A file that cannot be read as an image; the message names the file and says why."""
+
+
+class OpenImage:
+    """An image file whose header has been read and whose pixels have not, yet.
+
+    Use it as a context manager. The size is known before anything is decoded, so that the caller can choose
+    a crop first and then ask for no more pixels than the crop needs.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        height: Rows of the upright image.
+        width: Columns of the upright image.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with self._broken_image_named():
+            self._image: Image.Image = Image.open(self.path)
+        self._is_jpeg = self._image.format in ("JPEG", "MPO")
+        with self._broken_image_named():
+            if not self._is_jpeg:
+                self._image.load()  # a PNG may tell its orientation after its pixels
+            self._orientation = _orientation(self._image)
+        width, height = self._image.size
+        turned = self._orientation in _TURNED_BY_90_DEGREES
+        self.height, self.width = (width, height) if turned else (height, width)
+
+    def __enter__(self) -> OpenImage:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._image.close()
+
+    def pixels(self, reduction: int = 1) -> Tensor:
+        """Decode: ``uint8`` ``(3, H, W)`` in memory order ``(H, W, 3)``, upright and RGB.
+
+        Args:
+            reduction: Decode a JPEG at 1/1, 1/2, 1/4 or 1/8 of its size (rounded up), which skips most of
+                the work. Other formats come at full size always.
+        """
+        image = self._image
+        with self._broken_image_named():
+            if self._is_jpeg and reduction > 1:
+                image.draft("RGB", (image.width // reduction, image.height // reduction))
+            image.load()
+            if self._orientation != 1:
+                image = ImageOps.exif_transpose(image)
+            return torch.from_numpy(np.array(_as_rgb(image))).permute(2, 0, 1)
+
+    @contextmanager
+    def _broken_image_named(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # Pillow's readers raise whatever a damaged file makes them stumble over
+            if hasattr(self, "_image"):
+                self._image.close()
+            raise BrokenImageError(f"{self.path}: {_reason(self.path, error)}") from error
+
+
+def read_image(path: str | os.PathLike[str]) -> Tensor:
+    """The image in a file as ``uint8`` ``(3, H, W)``, upright and RGB.
+
+    Grey and palette images become RGB, transparent places become white, CMYK and 16-bit images are
+    converted, and the orientation that the camera noted is applied.
+
+    Raises:
+        BrokenImageError: The file is no image, or not a whole one.
+    """
+    with OpenImage(path) as image:
+        return image.pixels().contiguous()
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Why a file could not be read, for a person."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    if path.is_file() and path.stat().st_size == 0:
+        return "empty file (0 bytes)"
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image in any known format"
+    return str(error) or type(error).__name__
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 (upright) if the file says nothing sensible."""
+    if not {"exif", "xmp", "XML:com.adobe.xmp"} & image.info.keys() and image.format != "TIFF":
+        return 1
+    orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return orientation if orientation in range(1, 9) else 1
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    """Any mode to RGB, transparency onto white."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode in _SIXTEEN_BIT_MODES:
+        return _eight_bits(image).convert("RGB")
+    if image.mode == "F":
+        raise ValueError(
+            "floating-point pixels: nobody can know which value is white; save it as 8 or 16 bits"
+        )
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """The upper 8 of 16 bits: Pillow's own conversion would clip at 255 instead."""
+    values = np.asarray(image)
+    if values.min() < 0 or values.max() > 65535:
+        raise ValueError(f"pixel values from {values.min()} to {values.max()} do not fit into 16 bits")
+    return Image.fromarray((values.astype(np.uint16) >> 8).astype(np.uint8))
+
+
+class ImageFiles:
+    """Images on disk, decoded when asked for.
+
+    Args:
+        paths: One file per image.
+        root: What the paths are relative to; names leave it out.
+
+    >>> files = ImageFiles(["wren/1.jpg", "gull/2.jpg"], root="birds")
+    >>> files.name(1), files.path(1).as_posix()
+    ('gull/2.jpg', 'birds/gull/2.jpg')
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], root: str | os.PathLike[str] = "") -> None:
+        self.root = Path(root)
+        self._paths = [os.fspath(path) for path in paths]
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return read_image(self.path(index))
+
+    def open(self, index: int) -> OpenImage:
+        """Read the header of one image."""
+        return OpenImage(self.path(index))
+
+    def path(self, index: int) -> Path:
+        """Where one image lives."""
+        return self.root / self._paths[index]
+
+    def select(self, indices: Sequence[int]) -> ImageFiles:
+        """The images at ``indices``, in that order."""
+        return ImageFiles([self._paths[i] for i in indices], self.root)
+
+    def name(self, index: int) -> str:
+        """The path below the root."""
+        return self._paths[index]

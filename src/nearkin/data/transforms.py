@@ -1,0 +1,365 @@
+"""Images to network input: two cropping schemes for all losses, and one for images that already fit.
+
+Randomness is a function of one seed per image, and nothing else. Whoever makes the seeds (see
+:class:`nearkin.data.TransformedImages`) decides that they depend on the run, the epoch and the image, and so
+the same run gives the same pixels with any number of workers, and again after a restart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from nearkin.data.decoding import ImageFiles
+from nearkin.data.images import ImageArray, Images
+from nearkin.data.preprocessing import Preprocessing
+
+Scheme = Literal["resized_crop", "simple_crop", "none"]
+SCHEMES: tuple[Scheme, ...] = ("resized_crop", "simple_crop", "none")
+
+_CROP_TRIES = 10
+
+
+class Transform(Protocol):
+    """Chosen images to one batch of network input."""
+
+    def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
+        """The images at ``indices``, each with its own seed, as float32 ``(B, C, H, W)``."""
+        ...
+
+
+@dataclass(frozen=True)
+class View:
+    """What a transform takes of one image: a box, resized, a square window of that, mirrored or not.
+
+    Attributes:
+        box: Top, left, height and width of the box, in pixels of the image.
+        resized: Height and width that the box is resized to.
+        corner: Top and left of the window in the resized box.
+        size: Side of the window.
+        flip: Whether left and right change places.
+    """
+
+    box: tuple[int, int, int, int]
+    resized: tuple[int, int]
+    corner: tuple[int, int]
+    size: int
+    flip: bool = False
+
+    def reduction(self) -> int:
+        """By how much a JPEG may be shrunk in decoding without the box becoming smaller than needed."""
+        _, _, height, width = self.box
+        spare = min(height // self.resized[0], width // self.resized[1])
+        return max(factor for factor in (1, 2, 4, 8) if factor <= max(spare, 1))
+
+    def on(self, height: int, width: int, of: tuple[int, int]) -> View:
+        """The same view on the same image at another size, ``height`` × ``width`` instead of ``of``."""
+        if (height, width) == of:
+            return self
+        vertical, horizontal = height / of[0], width / of[1]
+        top, left, box_height, box_width = self.box
+        first_row, first_column = round(top * vertical), round(left * horizontal)
+        last_row = max(round((top + box_height) * vertical), first_row + 1)
+        last_column = max(round((left + box_width) * horizontal), first_column + 1)
+        box = (first_row, first_column, last_row - first_row, last_column - first_column)
+        return replace(self, box=box)
+
+    def cut(self, pixels: Tensor, interpolation: str) -> Tensor:
+        """``uint8`` ``(C, H, W)`` to ``(C, size, size)``."""
+        top, left, height, width = self.box
+        pixels = pixels[:, top : top + height, left : left + width]
+        if self.resized != (height, width):
+            pixels = _resize(pixels, self.resized, interpolation)
+        top, left = self.corner
+        pixels = pixels[:, top : top + self.size, left : left + self.size]
+        return pixels.flip(-1) if self.flip else pixels
+
+
+def _resize(pixels: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
+    from nearkin.data.resizing import resize  # noqa: PLC0415  (seconds long: it imports torchvision)
+
+    return resize(pixels, size, interpolation)
+
+
+ViewOf = Callable[[int, int, int], View]
+"""From height, width and a seed to the view on such an image."""
+
+
+class CropTransform:
+    """Decode, crop, resize, mirror, normalise: what the cropping schemes share.
+
+    Args:
+        view_of: Chooses the view on an image of a given height and width, from a seed.
+        preprocessing: What the network expects.
+        scaled_decoding: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size where the view has fewer pixels
+            than that. Faster; the pixels differ slightly from those of a full decode.
+        interpolation: How boxes are resized.
+    """
+
+    def __init__(
+        self,
+        view_of: ViewOf,
+        preprocessing: Preprocessing,
+        *,
+        scaled_decoding: bool,
+        interpolation: str = "bilinear",
+    ) -> None:
+        self.view_of = view_of
+        self.preprocessing = preprocessing
+        self.scaled_decoding = scaled_decoding
+        self.interpolation = interpolation
+
+    def __repr__(self) -> str:
+        return (
+            f"CropTransform({self.view_of}, {self.preprocessing}, "
+            f"scaled_decoding={self.scaled_decoding}, interpolation={self.interpolation!r})"
+        )
+
+    def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
+        """The images at ``indices``, each with its own seed, as float32 ``(B, C, size, size)``."""
+        size = self.preprocessing.size
+        batch = torch.empty(len(indices), self.preprocessing.channels, size, size, dtype=torch.uint8)
+        for place, (index, seed) in enumerate(zip(indices, seeds, strict=True)):
+            batch[place] = with_channels(self.cut(images, index, seed), self.preprocessing.channels)
+        return self.preprocessing.normalize(batch)
+
+    def cut(self, images: Images, index: int, seed: int) -> Tensor:
+        """The view on one image, ``uint8`` ``(C, size, size)``."""
+        if isinstance(images, ImageFiles):
+            with images.open(index) as image:
+                size = (image.height, image.width)
+                view = self.view_of(*size, seed)
+                pixels = image.pixels(view.reduction() if self.scaled_decoding else 1)
+        else:
+            pixels = images[index]
+            size = (pixels.shape[1], pixels.shape[2])
+            view = self.view_of(*size, seed)
+        return view.on(pixels.shape[1], pixels.shape[2], of=size).cut(pixels, self.interpolation)
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """A box of random area and shape, resized to the input size, mirrored at random.
+
+    Args:
+        size: Side of the network's input.
+        area: Least and greatest area of the box, as a fraction of the image's.
+        ratio: Least and greatest ratio of its width to its height.
+        flip: Probability of mirroring.
+    """
+
+    size: int
+    area: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+
+    def __call__(self, height: int, width: int, seed: int) -> View:
+        """Draw the view on an image of this size."""
+        flip, *draws = _uniform(1 + 4 * _CROP_TRIES, seed)
+        square = (self.size, self.size)
+        box = self._box(height, width, draws)
+        return View(box, resized=square, corner=(0, 0), size=self.size, flip=flip < self.flip)
+
+    def _box(self, height: int, width: int, draws: Sequence[float]) -> tuple[int, int, int, int]:
+        smallest, largest = (math.log(ratio) for ratio in self.ratio)
+        for first in range(0, len(draws), 4):
+            share, shape, down, right = draws[first : first + 4]
+            area = height * width * (self.area[0] + share * (self.area[1] - self.area[0]))
+            ratio = math.exp(smallest + shape * (largest - smallest))
+            box_width, box_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < box_width <= width and 0 < box_height <= height:
+                top = int(down * (height - box_height + 1))
+                left = int(right * (width - box_width + 1))
+                return top, left, box_height, box_width
+        return self._central_box(height, width)
+
+    def _central_box(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """For images so long that no draw fits: as much of the middle as the ratios allow."""
+        box_width = min(width, max(1, round(height * self.ratio[1])))
+        box_height = min(height, max(1, round(width / self.ratio[0])))
+        return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """The short side resized, a random square of the input size, mirrored at random.
+
+    Args:
+        size: Side of the network's input.
+        resize: Short side before the crop.
+        flip: Probability of mirroring.
+    """
+
+    size: int
+    resize: int
+    flip: float = 0.5
+
+    def __call__(self, height: int, width: int, seed: int) -> View:
+        """Draw the view on an image of this size."""
+        flip, down, right = _uniform(3, seed)
+        resized = _short_side(height, width, self.resize)
+        corner = (int(down * (resized[0] - self.size + 1)), int(right * (resized[1] - self.size + 1)))
+        return View((0, 0, height, width), resized, corner, self.size, flip=flip < self.flip)
+
+
+@dataclass(frozen=True)
+class CentreCrop:
+    """The short side resized, then the square in the middle.
+
+    Args:
+        size: Side of the network's input.
+        resize: Short side before the crop.
+        flip: Whether to mirror: evaluation of flipped images, and caches that hold both.
+    """
+
+    size: int
+    resize: int
+    flip: bool = False
+
+    def __call__(self, height: int, width: int, seed: int) -> View:
+        """The view on an image of this size; the seed plays no part."""
+        resized = _short_side(height, width, self.resize)
+        corner = (round((resized[0] - self.size) / 2), round((resized[1] - self.size) / 2))
+        return View((0, 0, height, width), resized, corner, self.size, flip=self.flip)
+
+
+class Normalization:
+    """Images that have the right size already: a whole batch is fetched and normalised at once.
+
+    Args:
+        preprocessing: What the network expects.
+        flip: Whether to mirror.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, *, flip: bool = False) -> None:
+        self.preprocessing = preprocessing
+        self.flip = flip
+
+    def __repr__(self) -> str:
+        return f"Normalization({self.preprocessing}, flip={self.flip})"
+
+    def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
+        """The images at ``indices`` as float32 ``(B, C, size, size)``; the seeds play no part."""
+        if isinstance(images, ImageArray):
+            pixels = images.pixels[torch.as_tensor(indices, dtype=torch.long)]
+            self._check(images.pixels.shape[2:], images, 0)
+        else:
+            chosen = [images[index] for index in indices]
+            for index, image in zip(indices, chosen, strict=True):
+                self._check(image.shape[1:], images, index)
+            pixels = torch.stack(chosen)
+        pixels = with_channels(pixels, self.preprocessing.channels)
+        return self.preprocessing.normalize(pixels.flip(-1) if self.flip else pixels)
+
+    def _check(self, shape: torch.Size, images: Images, index: int) -> None:
+        size = self.preprocessing.size
+        if tuple(shape) != (size, size):
+            raise ValueError(
+                f"image {images.name(index)} has {shape[0]} × {shape[1]} pixels and the network takes "
+                f"{size} × {size}: choose the scheme resized_crop or simple_crop instead of none"
+            )
+
+
+def with_channels(pixels: Tensor, channels: int) -> Tensor:
+    """``uint8`` ``(…, C, H, W)``: grey to three equal channels, or RGB to its luma (ITU-R 601)."""
+    if pixels.shape[-3] == channels:
+        return pixels
+    if pixels.shape[-3] == 1:
+        return pixels.expand(*pixels.shape[:-3], channels, *pixels.shape[-2:])
+    if (pixels.shape[-3], channels) != (3, 1):
+        raise ValueError(f"images of {pixels.shape[-3]} channels for a network that takes {channels}")
+    red, green, blue = pixels.float().unbind(-3)
+    return (0.299 * red + 0.587 * green + 0.114 * blue).round().to(torch.uint8).unsqueeze(-3)
+
+
+def training_transform(
+    preprocessing: Preprocessing,
+    scheme: Scheme = "resized_crop",
+    *,
+    area: tuple[float, float] = (0.08, 1.0),
+    flip: float = 0.5,
+    scaled_decoding: bool = True,
+) -> Transform:
+    """What training does to an image.
+
+    Args:
+        preprocessing: The network's ``.preprocessing``.
+        scheme: ``resized_crop``: a box of random area and shape, resized; ``simple_crop``: short side
+            resized, then a random crop; both mirror at random. ``none``: only normalise.
+        area: Least and greatest area of ``resized_crop``'s box, as a fraction of the image's.
+        flip: Probability of mirroring.
+        scaled_decoding: See :class:`CropTransform`.
+
+    >>> from nearkin.data import ImageArray
+    >>> photos = ImageArray(torch.zeros(2, 3, 300, 400, dtype=torch.uint8))
+    >>> transform = training_transform(Preprocessing(224, (0.5,) * 3, (0.5,) * 3), "simple_crop")
+    >>> transform(photos, [0, 1], seeds=[1, 2]).shape
+    torch.Size([2, 3, 224, 224])
+    """
+    view_of: ViewOf
+    if scheme == "none":
+        return Normalization(preprocessing)
+    if scheme == "resized_crop":
+        view_of = RandomResizedCrop(preprocessing.size, area, flip=flip)
+    elif scheme == "simple_crop":
+        view_of = RandomCrop(preprocessing.size, _resize_of(preprocessing), flip)
+    else:
+        raise _unknown(scheme)
+    return CropTransform(view_of, preprocessing, scaled_decoding=scaled_decoding)
+
+
+def evaluation_transform(
+    preprocessing: Preprocessing,
+    scheme: Scheme = "resized_crop",
+    *,
+    flip: bool = False,
+    scaled_decoding: bool = False,
+) -> Transform:
+    """What evaluation does to an image: short side resized and centre crop, or nothing but normalise.
+
+    Args:
+        preprocessing: The network's ``.preprocessing``; its ``resize`` is the short side (by default
+            the size × 256 / 224) and its ``interpolation`` is used.
+        scheme: Both cropping schemes evaluate alike; ``none`` only normalises.
+        flip: Whether to mirror every image.
+        scaled_decoding: See :class:`CropTransform`; off, so that published numbers come out to the digit.
+    """
+    if scheme == "none":
+        return Normalization(preprocessing, flip=flip)
+    if scheme not in SCHEMES:
+        raise _unknown(scheme)
+    return CropTransform(
+        CentreCrop(preprocessing.size, _resize_of(preprocessing), flip),
+        preprocessing,
+        scaled_decoding=scaled_decoding,
+        interpolation=preprocessing.interpolation,
+    )
+
+
+def _unknown(scheme: str) -> ValueError:
+    return ValueError(f"unknown scheme {scheme!r}: choose one of {', '.join(SCHEMES)}")
+
+
+def _resize_of(preprocessing: Preprocessing) -> int:
+    resize = preprocessing.resize or round(preprocessing.size * 256 / 224)
+    if resize < preprocessing.size:
+        raise ValueError(f"resize={resize} leaves no room for a crop of {preprocessing.size} pixels")
+    return resize
+
+
+def _short_side(height: int, width: int, resize: int) -> tuple[int, int]:
+    """Size of an image whose short side becomes ``resize`` (the long one rounds down, as in torchvision)."""
+    if height <= width:
+        return resize, int(resize * width / height)
+    return int(resize * height / width), resize
+
+
+def _uniform(count: int, seed: int) -> list[float]:
+    """Numbers in [0, 1) that depend on the seed only."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, generator=generator, dtype=torch.float64).tolist()

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from nearkin.data import (
+    BrokenImageError,
+    ImageArray,
+    ImageFiles,
+    ImageSet,
+    Preprocessing,
+    TransformedImages,
+    evaluation_transform,
+    loader,
+    training_transform,
+)
+from nearkin.data.loading import sample_seed
+
+PREPROCESSING = Preprocessing(32, (0.5,) * 3, (0.5,) * 3)
+
+
+class TwoEpochs:
+    """A batch sampler whose batches depend on the epoch."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        order = [(i * 5 + self.epoch) % 6 for i in range(6)]
+        return iter([order[:2], order[2:4], order[4:]])
+
+
+@pytest.fixture
+def photos(save_image):
+    paths = [save_image(f"{i}.jpg", 50 + i, 60, seed=i) for i in range(6)]
+    return ImageSet(ImageFiles(paths), list("aabbcc"))
+
+
+def all_batches(image_set, workers, epochs=(0, 1), seed=3):
+    batches = loader(
+        image_set, training_transform(PREPROCESSING), batch_sampler=TwoEpochs(), seed=seed, workers=workers
+    )
+    result = []
+    for epoch in epochs:
+        batches.set_epoch(epoch)
+        assert len(batches) == 3
+        result.append(list(batches))
+    return result
+
+
+def test_batches_are_the_same_with_any_number_of_workers(photos):
+    alone, helped = all_batches(photos, 0), all_batches(photos, 2)
+    for epoch, (expected, given_) in enumerate(zip(alone, helped, strict=True)):
+        for one, other in zip(expected, given_, strict=True):
+            assert all(a.equal(b) for a, b in zip(one, other, strict=True)), epoch
+
+
+def test_an_epoch_can_be_entered_in_the_middle_of_a_run(photos):
+    first = all_batches(photos, 0, epochs=(0, 1))[1]
+    again = all_batches(photos, 0, epochs=(1,))[0]
+    assert all(a.images.equal(b.images) for a, b in zip(first, again, strict=True))
+
+
+def test_epochs_seeds_and_images_draw_independently(photos):
+    images = TransformedImages(photos, training_transform(PREPROCESSING), seed=1)
+    first = images.batch([0, 0], epoch=0)
+    assert first.images[0].equal(first.images[1])
+    assert not images.batch([0], epoch=1).images[0].equal(first.images[0])
+    other = TransformedImages(photos, training_transform(PREPROCESSING), seed=2)
+    assert not other.batch([0], epoch=0).images[0].equal(first.images[0])
+
+
+def test_items_are_rows_of_batches_and_collate_as_usual(photos):
+    images = TransformedImages(photos, training_transform(PREPROCESSING), seed=1)
+    images.set_epoch(4)
+    batch = images.batch([5, 2], epoch=4)
+    image, label, index = images[2]
+    assert image.equal(batch.images[1])
+    assert (label, index) == (batch.labels[1], 2)
+    collated = next(iter(DataLoader(images, batch_size=3)))
+    assert [tuple(part.shape) for part in collated] == [(3, 3, 32, 32), (3,), (3,)]
+
+
+def test_by_default_all_images_in_order(photos):
+    batches = list(loader(photos, evaluation_transform(PREPROCESSING), batch_size=4))
+    assert torch.cat([batch.indices for batch in batches]).tolist() == [0, 1, 2, 3, 4, 5]
+    assert torch.cat([batch.labels for batch in batches]).equal(photos.labels)
+    with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
+        loader(photos, evaluation_transform(PREPROCESSING), batch_size=0)
+
+
+def test_in_memory_images_are_fetched_as_one_tensor(monkeypatch):
+    array = ImageArray(torch.zeros(100, 1, 8, 8, dtype=torch.uint8))
+    monkeypatch.setattr(ImageArray, "__getitem__", lambda *_: pytest.fail("fetched one by one"))
+    glyphs = ImageSet(array, [i % 10 for i in range(100)])
+    batch = next(
+        iter(loader(glyphs, training_transform(Preprocessing(8, (0.5,), (0.5,)), "none"), batch_size=64))
+    )
+    assert batch.images.shape == (64, 1, 8, 8)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_broken_image_stops_the_pass_and_is_named(tmp_path, photos, workers):
+    (tmp_path / "4.jpg").write_text("nothing")
+    with pytest.raises(BrokenImageError, match=r"4\.jpg: not an image"):
+        list(loader(photos, evaluation_transform(PREPROCESSING), workers=workers))
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50)), unique=True))
+def test_sample_seeds_are_valid_and_distinct(keys):
+    seeds = [sample_seed(*key) for key in keys]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
