@@ -1,1 +1,21 @@
 """One run: a recipe in, a trained network out, resumable at any moment."""
+
+from nearkin.training.embedding import embed
+from nearkin.training.engine import Trained, TrainingError, build_network, load_network, train
+from nearkin.training.observer import Observer
+from nearkin.training.recipe import Recipe, RecipeError
+from nearkin.training.run import Run, RunError
+
+__all__ = [
+    "Observer",
+    "Recipe",
+    "RecipeError",
+    "Run",
+    "RunError",
+    "Trained",
+    "TrainingError",
+    "build_network",
+    "embed",
+    "load_network",
+    "train",
+]

@@ -1,0 +1,106 @@
+"""A recipe from beginning to end: data, training, selection, and one look at the test classes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import nearkin
+from nearkin import data
+from nearkin.data import DataSet, ImageSet, split_classes
+from nearkin.protocols.sealed import Opened, SealedTest
+from nearkin.training import Observer, Recipe, Run, Trained, train
+
+_DISCLOSED_LIBRARIES = (
+    "nearkin",
+    "torch",
+    "torchvision",
+    "timm",
+    "accelerate",
+    "numpy",
+    "pillow",
+    "matplotlib",
+)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run.
+
+    Attributes:
+        run: Its directory.
+        result: What ``result.json`` says.
+        opened: The test images and embeddings, if this call trained the run; ``None`` if it was finished.
+    """
+
+    run: Run
+    result: dict[str, Any]
+    opened: Opened | None
+
+
+def open_data(recipe: Recipe) -> DataSet:
+    """The recipe's data set."""
+    return data.build(recipe.data.name, recipe.data.root, **recipe.data.keywords)
+
+
+def training_splits(recipe: Recipe, data_set: DataSet) -> tuple[ImageSet, ImageSet | None]:
+    """The images to learn from, and those to select on if the protocol has a validation."""
+    if recipe.protocol.name == "standard":
+        return data_set.train, None
+    if data_set.validation is not None:
+        return data_set.train, data_set.validation
+    return split_classes(data_set.train, recipe.protocol.validation_share, recipe.seed)
+
+
+def execute(run: Run, observer: Observer | None = None) -> Finished:
+    """Train a run's recipe under its protocol, or go on where it stopped; a finished run is only read."""
+    done = run.result()
+    if done is not None:
+        return Finished(run, done, opened=None)
+    observer = observer or Observer()
+    observer.stage(f"opening {run.recipe.data.name}")
+    data_set = open_data(run.recipe)
+    images, validation = training_splits(run.recipe, data_set)
+    test = SealedTest(data_set)
+    trained = train(run, images, validation, observer)
+    observer.stage("scoring the test classes")
+    opened = test.open(trained.network, run.recipe)
+    result = _result(run.recipe, data_set, (images, validation), trained, opened)
+    run.write_result(result)
+    return Finished(run, result, opened)
+
+
+def _result(
+    recipe: Recipe,
+    data_set: DataSet,
+    splits: tuple[ImageSet, ImageSet | None],
+    trained: Trained,
+    opened: Opened,
+) -> dict[str, Any]:
+    """All that the run found out. Nothing here may differ between two runs of one recipe on one machine."""
+    images, validation = splits
+    selection = "last epoch" if validation is None else "best epoch on validation classes"
+    return {
+        "recipe": recipe.to_dict(),
+        "selection": {"rule": selection, "epoch": trained.epoch},
+        "test": opened.scores.to_dict(),
+        "validation": trained.validation,
+        "data": {
+            "train": _counts(images),
+            "validation": None if validation is None else _counts(validation),
+            "test": _counts(data_set.test),
+            "notes": list(data_set.notes),
+        },
+        "network": {
+            "parameters": sum(p.numel() for p in trained.network.parameters()),
+            "preprocessing": vars(trained.network.preprocessing),
+        },
+        "versions": {"nearkin": nearkin.__version__, "python": platform.python_version()}
+        | {library: importlib.metadata.version(library) for library in _DISCLOSED_LIBRARIES},
+    }
+
+
+def _counts(images: ImageSet) -> dict[str, int]:
+    return {"images": len(images), "classes": images.num_classes}

@@ -1,0 +1,298 @@
+"""The training loop: one network, one loss, some images, and a run directory that survives anything."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import Tensor
+
+from nearkin import losses, networks, sampling
+from nearkin.data import ImageSet, loader, training_transform
+from nearkin.evaluation import retrieval_scores
+from nearkin.networks import EmbeddingNetwork
+from nearkin.training.embedding import embed
+from nearkin.training.observer import Observer
+from nearkin.training.optimization import build_optimizer, build_scheduler
+from nearkin.training.recipe import Recipe
+from nearkin.training.run import Checkpoint, Run
+
+_MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+_LOOK_EVERY = 25  # batches between two looks at the loss: each makes the host wait for the device
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the last checkpoint is kept."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training leaves.
+
+    Attributes:
+        network: With the weights of the chosen epoch.
+        epoch: The chosen epoch, counted from 1.
+        validation: The chosen epoch's validation scores, if there was a validation split.
+    """
+
+    network: EmbeddingNetwork
+    epoch: int
+    validation: dict[str, float] | None
+
+
+def build_network(recipe: Recipe) -> EmbeddingNetwork:
+    """The recipe's network before training."""
+    settings = recipe.network
+    return networks.build(
+        settings.name,
+        embedding_dim=settings.embedding_dim,
+        pooling=settings.pooling,
+        seed=recipe.seed,
+        **settings.keywords,
+    )
+
+
+def load_network(run: Run) -> EmbeddingNetwork:
+    """The trained network of a finished run."""
+    network = build_network(run.recipe)
+    network.load_state_dict(run.read_network())
+    return network.eval()
+
+
+def train(
+    run: Run, images: ImageSet, validation: ImageSet | None = None, observer: Observer | None = None
+) -> Trained:
+    """Train the run's recipe on ``images``, going on from its last checkpoint if there is one.
+
+    With a validation split the epoch with the best first Recall@k is chosen (the earlier one of equals),
+    otherwise the last epoch.
+
+    Args:
+        run: Where recipe, metrics and checkpoints live.
+        images: The classes to learn from.
+        validation: Classes to select the epoch on; scored after every epoch.
+        observer: Hears about every batch and epoch.
+
+    Raises:
+        TrainingError: if the loss is not finite.
+    """
+    with torch.random.fork_rng():
+        training = _Training(run, images, validation, observer or Observer())
+        return training.run_to_the_end()
+
+
+class _Training:
+    """The state of a training, and how it moves."""
+
+    def __init__(self, run: Run, images: ImageSet, validation: ImageSet | None, observer: Observer) -> None:
+        recipe = run.recipe
+        self.recipe, self.run, self.observer = recipe, run, observer
+        self.validation = validation
+        torch.manual_seed(recipe.seed)
+        AcceleratorState._reset_state()  # a process may train several recipes, of different precision
+        self.accelerator = Accelerator(mixed_precision=_MIXED_PRECISION[recipe.training.precision])
+        network = build_network(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        loss = losses.build(
+            recipe.loss.name,
+            num_classes=images.num_classes,
+            embedding_dim=recipe.network.embedding_dim,
+            generator=torch.Generator().manual_seed(recipe.seed),
+            **recipe.loss.keywords,
+        )
+        self.sampler = sampling.build(
+            recipe.sampler.name,
+            images.labels,
+            batch_size=recipe.sampler.batch_size,
+            seed=recipe.seed,
+            **recipe.sampler.keywords,
+        )
+        if len(self.sampler) == 0:
+            raise ValueError(f"{len(images)} images do not fill one batch of {recipe.sampler.batch_size}")
+        self.loader = loader(
+            images,
+            training_transform(network.preprocessing, recipe.data.transform),
+            batch_sampler=self.sampler,
+            seed=recipe.seed,
+            workers=recipe.data.workers,
+        )
+        optimizer = build_optimizer(recipe, network, loss)
+        self.network, self.loss, self.optimizer = self.accelerator.prepare(network, loss, optimizer)
+        self.scheduler = build_scheduler(recipe, optimizer, len(self.sampler))
+        self.epoch = 0
+        self.batch = 0
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
+        self.best: dict[str, Any] | None = None
+        self.best_weights: dict[str, Tensor] = {}
+        self.rows: list[dict[str, Any]] = []
+
+    def run_to_the_end(self) -> Trained:
+        checkpoint = self.run.last_checkpoint()
+        if checkpoint is None:
+            self._score_epoch(seconds=0.0)
+        else:
+            self._restore(checkpoint)
+        self.run.write_metrics(self.rows)
+        self.observer.begin(
+            epochs=self.recipe.training.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
+        )
+        try:
+            while self.epoch < self.recipe.training.epochs:
+                self._train_epoch()
+        finally:
+            self.observer.end()
+        return self._finish()
+
+    def _train_epoch(self) -> None:
+        self.sampler.resume(self.epoch, self.batch)
+        self.loader.set_epoch(self.epoch)
+        self.network.train()
+        started = saved = time.monotonic()
+        for images, labels, _ in self.loader:
+            value = self._step(images.to(self.accelerator.device), labels.to(self.accelerator.device))
+            self.batch += 1
+            self.loss_sum += value
+            self.observer.step(epoch=self.epoch, batch=self.batch, images=len(images), loss=value)
+            if self.batch % _LOOK_EVERY == 0:
+                self._refuse_broken_loss()
+                if time.monotonic() - saved > 60 * self.recipe.training.checkpoint_minutes:
+                    self._save()
+                    saved = time.monotonic()
+        self._refuse_broken_loss()
+        self.epoch += 1
+        self._score_epoch(seconds=time.monotonic() - started)
+        self.batch = 0
+        self.loss_sum.zero_()
+        self._save()
+
+    def _step(self, images: Tensor, labels: Tensor) -> Tensor:
+        try:
+            value: Tensor = self.loss(self.network(images), labels)
+        except ValueError as error:
+            raise TrainingError(f"{self._moment()}: {error}. {_ADVICE}") from error
+        self.accelerator.backward(value)
+        if self.recipe.optimizer.clip is not None:
+            self.accelerator.clip_grad_norm_(self.network.parameters(), self.recipe.optimizer.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scheduler.step()
+        return value.detach()
+
+    def _refuse_broken_loss(self) -> None:
+        if not math.isfinite(self.loss_sum.item()):
+            raise TrainingError(f"{self._moment()}: the loss is not a finite number. {_ADVICE}")
+
+    def _moment(self) -> str:
+        return f"epoch {self.epoch + 1}, batch {self.batch}"
+
+    def _score_epoch(self, *, seconds: float) -> None:
+        """Add this epoch's line to the metrics; epoch 0 is the untrained network."""
+        row: dict[str, Any] = {"epoch": self.epoch, "lr": self.scheduler.get_last_lr()[0]}
+        if self.batch:
+            row["loss"] = self.loss_sum.item() / self.batch
+            row["seconds"] = round(seconds, 3)
+        network: EmbeddingNetwork = self.accelerator.unwrap_model(self.network)
+        if self.validation is not None:
+            row |= self._validation_scores(network)
+        first = f"recall_at_{self.recipe.evaluation.recall_at[0]}"
+        better = self.best is None or self.validation is None or row[first] > self.best[first]
+        if self.epoch and better:
+            self.best = row
+            self.best_weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
+        self.rows.append(row)
+        self.run.write_metrics(self.rows)
+        self.observer.epoch_end(row)
+
+    def _validation_scores(self, network: EmbeddingNetwork) -> dict[str, float | int]:
+        assert self.validation is not None
+        embeddings = embed(
+            network,
+            self.validation,
+            transform=self.recipe.data.transform,
+            batch_size=self.recipe.evaluation.batch_size,
+            workers=self.recipe.data.workers,
+        )
+        labels = self.validation.labels.to(embeddings.device)
+        scores = retrieval_scores(embeddings, labels, recall_at=self.recipe.evaluation.recall_at)
+        return scores.to_dict()
+
+    def _finish(self) -> Trained:
+        assert self.best is not None
+        network: EmbeddingNetwork = self.accelerator.unwrap_model(self.network)
+        network.load_state_dict(self.best_weights)
+        self.run.write_network(self.best_weights)
+        validation = None
+        if self.validation is not None:
+            validation = {
+                key: v for key, v in self.best.items() if key not in {"epoch", "lr", "loss", "seconds"}
+            }
+        return Trained(network.eval(), self.best["epoch"], validation)
+
+    def _save(self) -> None:
+        """Write a checkpoint: all that the rest of the run depends on."""
+        tensors = {"random_state": torch.get_rng_state(), "loss_sum": self.loss_sum}
+        if torch.cuda.is_available():
+            tensors["cuda_random_state"] = torch.cuda.get_rng_state(self.accelerator.device)
+        groups = {
+            "network": self.accelerator.unwrap_model(self.network).state_dict(),
+            "loss": self.accelerator.unwrap_model(self.loss).state_dict(),
+            "best": self.best_weights,
+        }
+        tensors |= {
+            f"{group}.{name}": value for group, named in groups.items() for name, value in named.items()
+        }
+        optimizer = self.optimizer.state_dict()
+        numbers: dict[str, dict[str, Any]] = {}
+        for index, state in optimizer["state"].items():
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer.{index}.{key}"] = value
+                else:
+                    numbers.setdefault(str(index), {})[key] = value
+        state = {
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "best": self.best,
+            "rows": self.rows,
+            "scheduler": self.scheduler.state_dict(),
+            "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
+            "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None,
+        }
+        step = self.epoch * len(self.sampler) + self.batch
+        self.run.write_checkpoint(step, Checkpoint(tensors, state))
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to the moment of a checkpoint."""
+        parts: dict[str, dict[str, Tensor]] = {"network": {}, "loss": {}, "best": {}, "optimizer": {}}
+        for name, tensor in checkpoint.tensors.items():
+            group, _, rest = name.partition(".")
+            if rest:
+                parts[group][rest] = tensor
+        state = checkpoint.state
+        self.accelerator.unwrap_model(self.network).load_state_dict(parts["network"])
+        self.accelerator.unwrap_model(self.loss).load_state_dict(parts["loss"])
+        self.best_weights = parts["best"]
+        moments: dict[int, dict[str, Any]] = {
+            int(index): dict(values) for index, values in state["optimizer"]["numbers"].items()
+        }
+        for name, tensor in parts["optimizer"].items():
+            index, _, key = name.partition(".")
+            moments.setdefault(int(index), {})[key] = tensor
+        self.optimizer.load_state_dict({"state": moments, "param_groups": state["optimizer"]["groups"]})
+        self.scheduler.load_state_dict(state["scheduler"])
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        torch.set_rng_state(checkpoint.tensors["random_state"])
+        if "cuda_random_state" in checkpoint.tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(checkpoint.tensors["cuda_random_state"], self.accelerator.device)
+        self.loss_sum.copy_(checkpoint.tensors["loss_sum"])
+        self.epoch, self.batch, self.best, self.rows = (
+            state[key] for key in ("epoch", "batch", "best", "rows")
+        )
+
+
+_ADVICE = "The last checkpoint is kept. Try a smaller optimizer.lr, optimizer.clip=1, or precision fp32"

@@ -1,0 +1,346 @@
+"""Everything about a run in one typed object: TOML on disk, ``--set loss.margin=0.2`` on the command line."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import tomli_w
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from nearkin import losses
+from nearkin.data.registry import registry as data_sets
+from nearkin.losses.base import _registry as loss_registry
+from nearkin.networks.base import poolings
+from nearkin.networks.base import registry as networks
+from nearkin.registry import Registry, nearest_name
+from nearkin.sampling.base import registry as samplers
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be run; the message says which key and what to write instead."""
+
+
+class Section(BaseModel):
+    """A table of the recipe. Unknown keys are errors; nothing changes after it is made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Choice(Section):
+    """A table that names an entry of a room and, beside its own keys, holds that entry's keywords."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, validate_default=True)
+
+    name: str
+
+    registry: ClassVar[Registry[Any]]
+    given_elsewhere: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="after")
+    def _check_keywords(self) -> Choice:
+        known = self.keywords_of(self.name)
+        for keyword, value in self.keywords.items():
+            if keyword not in known:
+                own = [field for field in type(self).model_fields if field != "name"]
+                hint = nearest_name(keyword, [*known, *own])
+                raise ValueError(f"{self.registry.kind} {self.name!r} has no keyword {keyword!r}: {hint}")
+            _check_type(keyword, value, known[keyword])
+        return self
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keywords of the named entry."""
+        return dict(self.model_extra or {})
+
+    @classmethod
+    def keywords_of(cls, name: str) -> dict[str, Any]:
+        """The keywords that ``name`` takes from a recipe, each with its type."""
+        maker = cls.registry.get(name)
+        function = maker.__init__ if inspect.isclass(maker) else maker
+        types = typing.get_type_hints(function)
+        hidden = cls.given_elsewhere | set(cls.model_fields)
+        return {
+            keyword: types.get(keyword, Any)
+            for keyword, parameter in cls.registry.keywords(name).items()
+            if keyword not in hidden and parameter.kind is not parameter.VAR_KEYWORD
+        }
+
+
+def _check_type(keyword: str, value: Any, wanted: Any) -> None:
+    """Refuse a value that TOML could not mean for this keyword."""
+    value = tuple(value) if isinstance(value, list) else value
+    accepted = TypeAdapter(wanted, config=ConfigDict(arbitrary_types_allowed=True, strict=True))
+    try:
+        accepted.validate_python(value)
+    except ValidationError:
+        name = getattr(wanted, "__name__", None) or str(wanted).replace("typing.", "")
+        raise ValueError(f"{keyword} must be of type {name}, not {value!r}") from None
+
+
+class DataRecipe(Choice):
+    """Which images.
+
+    Attributes:
+        name: A registered data set.
+        root: Its folder.
+        transform: ``resized_crop``, ``simple_crop`` or ``none`` (images that have the right size).
+        workers: Processes that decode images; the batches are the same with any number.
+    """
+
+    name: str = "glyphs"
+    root: str | None = None
+    transform: Literal["resized_crop", "simple_crop", "none"] = "none"
+    workers: NonNegativeInt = 0
+
+    registry = data_sets
+
+
+class NetworkRecipe(Choice):
+    """Image to embedding.
+
+    Attributes:
+        name: A registered network.
+        embedding_dim: D.
+        pooling: How a feature map becomes features.
+    """
+
+    name: str = "convnet"
+    embedding_dim: PositiveInt = 64
+    pooling: str = "avg"
+
+    registry = networks
+
+    @model_validator(mode="after")
+    def _check_pooling(self) -> NetworkRecipe:
+        poolings.get(self.pooling)
+        return self
+
+
+class SamplerRecipe(Choice):
+    """Which images form a batch."""
+
+    name: str = "balanced"
+    batch_size: PositiveInt = 180
+
+    registry = samplers
+    given_elsewhere = frozenset({"labels", "seed", "rank", "world_size"})
+
+
+class LossRecipe(Choice):
+    """The loss and its hyperparameters.
+
+    Attributes:
+        name: A registered loss.
+        lr: Learning rate of its proxies or boundaries; by default ``lr_factor`` times the network's.
+        lr_factor: Used where ``lr`` is not given.
+    """
+
+    name: str = "proxy_anchor"
+    lr: PositiveFloat | None = None
+    lr_factor: PositiveFloat = 10.0
+
+    registry = loss_registry
+    given_elsewhere = frozenset({"num_classes", "embedding_dim", "generator"})
+
+    @model_validator(mode="after")
+    def _check_values(self) -> LossRecipe:
+        losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
+        return self
+
+
+class OptimizerRecipe(Section):
+    """How weights move.
+
+    Attributes:
+        name: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop``.
+        lr: Learning rate of the network.
+        weight_decay: Of the network and the loss's parameters.
+        clip: Largest norm of the gradient; none by default.
+    """
+
+    name: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
+    lr: PositiveFloat = 2e-3
+    weight_decay: NonNegativeFloat = 1e-4
+    clip: PositiveFloat | None = None
+
+
+class ScheduleRecipe(Section):
+    """How the learning rate falls.
+
+    Attributes:
+        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), or ``constant``.
+        warmup: Epochs of linear rise from 0, before anything else.
+        every: Of ``step``, in epochs.
+        factor: Of ``step``.
+    """
+
+    name: Literal["cosine", "step", "constant"] = "cosine"
+    warmup: NonNegativeFloat = 0.5
+    every: PositiveInt = 10
+    factor: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+
+class TrainingRecipe(Section):
+    """How long and in which precision.
+
+    Attributes:
+        epochs: Passes over the training images.
+        precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
+        checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
+    """
+
+    epochs: PositiveInt = 12
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    checkpoint_minutes: PositiveFloat = 5.0
+
+
+class EvaluationRecipe(Section):
+    """What is scored.
+
+    Attributes:
+        recall_at: The values of k; the first one selects the epoch.
+        batch_size: Images per batch.
+    """
+
+    recall_at: tuple[PositiveInt, ...] = Field(default=(1, 2, 4, 8), min_length=1)
+    batch_size: PositiveInt = 500
+
+
+class ProtocolRecipe(Section):
+    """How the run is selected.
+
+    Attributes:
+        name: ``fixed_validation``: the epoch with the best validation score, over classes that are held out
+            of training (the data set's own validation split, or a random share of the training classes).
+            ``standard``: no validation, the last epoch.
+        validation_share: Of the training classes, where the data set has no validation split.
+    """
+
+    name: Literal["fixed_validation", "standard"] = "fixed_validation"
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+
+
+class Recipe(Section):
+    """Everything about a run.
+
+    Attributes:
+        seed: Of everything random: weights, batches, transforms, mining, the validation split.
+    """
+
+    seed: NonNegativeInt = 0
+    data: DataRecipe = DataRecipe()
+    network: NetworkRecipe = NetworkRecipe()
+    sampler: SamplerRecipe = SamplerRecipe()
+    loss: LossRecipe = LossRecipe()
+    optimizer: OptimizerRecipe = OptimizerRecipe()
+    schedule: ScheduleRecipe = ScheduleRecipe()
+    training: TrainingRecipe = TrainingRecipe()
+    evaluation: EvaluationRecipe = EvaluationRecipe()
+    protocol: ProtocolRecipe = ProtocolRecipe()
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
+        """Check plain values; every mistake is a :class:`RecipeError` of one line.
+
+        >>> Recipe.parse({"seeds": 1})
+        Traceback (most recent call last):
+        nearkin.training.recipe.RecipeError: recipe: unknown key seeds: did you mean seed?
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise RecipeError(f"{source}: {_first_mistake(error, cls)}") from None
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Recipe:
+        """Read a TOML file and apply ``key=value`` overrides."""
+        path = Path(path)
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RecipeError(f"there is no recipe {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"cannot read the recipe {path}: {error}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise RecipeError(f"{path} is not TOML: {error}") from None
+        return cls.parse(override(values, overrides), source=str(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, complete, without those that are not set."""
+        return self.model_dump(exclude_none=True, mode="json")
+
+    def to_toml(self) -> str:
+        """The whole recipe as TOML, defaults written out."""
+        return tomli_w.dumps(self.to_dict())
+
+
+def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Plain values with ``table.key=value`` settings put over them; values are TOML, or else text.
+
+    >>> override({"loss": {"margin": 0.1}}, ["loss.margin=0.2", "data.name=glyphs"])
+    {'loss': {'margin': 0.2}, 'data': {'name': 'glyphs'}}
+    """
+    changed = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    for setting in overrides:
+        key, equals, text = setting.partition("=")
+        path = key.strip().split(".")
+        if not equals or not all(path):
+            raise RecipeError(f"--set {setting}: write table.key=value, such as loss.margin=0.2")
+        table = changed
+        for part in path[:-1]:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise RecipeError(f"--set {setting}: {part} is a value, not a table")
+        table[path[-1]] = _value(text.strip())
+    return changed
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first mistake of a recipe in one line: where it is, what is wrong, and what was meant."""
+    mistake = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in mistake["loc"])
+    if mistake["type"] == "extra_forbidden":
+        known = _keys_beside(mistake["loc"], model)
+        return f"unknown key {place}: {nearest_name(str(mistake['loc'][-1]), known)}"
+    reason = mistake["msg"].removeprefix("Value error, ")
+    if mistake["type"] != "value_error":
+        reason = f"{reason[0].lower()}{reason[1:]}, not {mistake['input']!r}"
+    return f"{place}: {reason}" if place else reason
+
+
+def _keys_beside(place: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    for part in place[:-1]:
+        inner = model.model_fields[str(part)].annotation
+        assert inspect.isclass(inner)
+        assert issubclass(inner, BaseModel)
+        model = inner
+    return list(model.model_fields)

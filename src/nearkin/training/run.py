@@ -1,0 +1,209 @@
+"""A run's directory: recipe, metrics, checkpoints and result, whole at every moment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nearkin.atomic import atomic_path, write_json, write_text
+from nearkin.training.recipe import Recipe, RecipeError
+
+_KEPT_CHECKPOINTS = 2
+
+
+class RunError(ValueError):
+    """A run directory that cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A moment of a run.
+
+    Attributes:
+        tensors: By name: weights, optimiser state, generators.
+        state: Plain values: the place in the plan, learning rates, what was best so far.
+    """
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+class Run:
+    """A run's directory.
+
+    ``recipe.toml`` says what the run is, ``metrics.jsonl`` has a line per epoch, ``checkpoint/`` its last two
+    moments and, in the end, the chosen network; ``result.json`` is there when the run is finished.
+
+    Use :meth:`open` to begin or continue a run, and :meth:`existing` to read one.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe) -> None:
+        self.path = path
+        self.recipe = recipe
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], recipe: Recipe) -> Run:
+        """Begin a run in a new directory, or continue the one that is there if its recipe is the same."""
+        path = Path(path)
+        run = cls(path, recipe)
+        try:
+            if run._recipe_file.exists():
+                run._check_same_recipe()
+                return run
+            if path.is_dir() and any(path.iterdir()):
+                raise RunError(f"{path} holds other files and no run: choose another output directory")
+            (path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            write_text(run._recipe_file, recipe.to_toml())
+        except OSError as error:
+            raise RunError(f"cannot write to {path}: {error.strerror or error}") from None
+        return run
+
+    @classmethod
+    def existing(cls, path: str | os.PathLike[str]) -> Run:
+        """The run in a directory that has one."""
+        path = Path(path)
+        if not (path / "recipe.toml").exists():
+            what = "has no recipe.toml: it is not a run" if path.is_dir() else "does not exist"
+            raise RunError(f"{path} {what}")
+        return cls(path, Recipe.read(path / "recipe.toml"))
+
+    def _check_same_recipe(self) -> None:
+        try:
+            there = Recipe.read(self._recipe_file).to_dict()
+        except RecipeError as error:
+            raise RunError(f"{self.path} holds a run that cannot be read: {error}") from None
+        if there != self.recipe.to_dict():
+            change = first_difference(there, self.recipe.to_dict())
+            raise RunError(
+                f"{self.path} holds a run of another recipe ({change}): choose another output directory"
+            )
+
+    @property
+    def _recipe_file(self) -> Path:
+        return self.path / "recipe.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object per line and epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def network_file(self) -> Path:
+        """The weights of the chosen network."""
+        return self.path / "checkpoint" / "network.safetensors"
+
+    @property
+    def result_file(self) -> Path:
+        """Everything the run found out; there when it is finished."""
+        return self.path / "result.json"
+
+    def result(self) -> dict[str, Any] | None:
+        """What is in ``result.json``, or ``None`` if the run is not finished."""
+        if not self.result_file.exists():
+            return None
+        result: dict[str, Any] = json.loads(self.result_file.read_text(encoding="utf-8"))
+        return result
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Finish the run."""
+        write_json(self.result_file, result)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl``; a last line cut short by a crash is left out."""
+        if not self.metrics_file.exists():
+            return []
+        lines = self.metrics_file.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def write_metrics(self, rows: list[dict[str, Any]]) -> None:
+        """Replace all lines of ``metrics.jsonl``."""
+        write_text(self.metrics_file, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+
+    def write_network(self, weights: dict[str, Tensor]) -> None:
+        """Keep the weights of the chosen network."""
+        _write_tensors(self.network_file, weights, {})
+
+    def read_network(self) -> dict[str, Tensor]:
+        """The weights of the chosen network."""
+        if not self.network_file.exists():
+            raise RunError(f"{self.path} has no trained network yet: run nearkin train again to finish it")
+        try:
+            return _read_tensors(self.network_file).tensors
+        except _DamagedError as damage:
+            raise RunError(f"{self.network_file} is damaged ({damage})") from None
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoint").glob("step-*.safetensors"))
+
+    def write_checkpoint(self, step: int, checkpoint: Checkpoint) -> None:
+        """Keep a moment, and the one before it in case the disk damages this one."""
+        file = self.path / "checkpoint" / f"step-{step:09d}.safetensors"
+        _write_tensors(file, checkpoint.tensors, checkpoint.state)
+        for old in self._checkpoints()[:-_KEPT_CHECKPOINTS]:
+            old.unlink()
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The newest moment that can be read; a damaged one is passed over with a warning."""
+        for file in reversed(self._checkpoints()):
+            try:
+                return _read_tensors(file)
+            except _DamagedError as damage:  # noqa: PERF203
+                warnings.warn(f"{file} is damaged ({damage}): going on from the one before", stacklevel=2)
+        return None
+
+
+def first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The first key at which two recipes differ, with both values.
+
+    >>> first_difference({"loss": {"name": "nca"}}, {"loss": {"name": "npair"}})
+    "loss.name is 'nca' there, 'npair' here"
+    """
+    for key in [*old, *(key for key in new if key not in old)]:
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict) and before != after:
+            return f"{key}.{first_difference(before, after)}"
+        if before != after:
+            return f"{key} is {before!r} there, {after!r} here"
+    raise ValueError("the two do not differ")
+
+
+class _DamagedError(Exception):
+    """A file of tensors that is not what was written."""
+
+
+def _digest(tensors: dict[str, Tensor], state: str) -> str:
+    digest = hashlib.sha256(state.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(name.encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _write_tensors(file: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    on_cpu = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    text = json.dumps(state)
+    with atomic_path(file) as temporary:
+        save_file(on_cpu, temporary, metadata={"state": text, "digest": _digest(on_cpu, text)})
+
+
+def _read_tensors(file: Path) -> Checkpoint:
+    try:
+        with safe_open(file, framework="pt") as stored:
+            metadata = stored.metadata()
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        if _digest(tensors, metadata["state"]) != metadata["digest"]:
+            raise _DamagedError("its contents do not match its digest")
+        return Checkpoint(tensors, json.loads(metadata["state"]))
+    except (SafetensorError, KeyError, TypeError, OSError) as error:
+        raise _DamagedError(str(error)) from None
