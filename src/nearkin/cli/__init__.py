@@ -1,1 +1,5 @@
 """The command line: parse, call, show."""
+
+from nearkin.cli.app import main
+
+__all__ = ["main"]

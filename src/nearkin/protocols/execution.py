@@ -14,7 +14,6 @@ from nearkin.protocols.sealed import Opened, SealedTest
 from nearkin.training import Observer, Recipe, Run, Trained, train
 
 _DISCLOSED_LIBRARIES = (
-    "nearkin",
     "torch",
     "torchvision",
     "timm",

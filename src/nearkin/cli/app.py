@@ -1,0 +1,166 @@
+"""The commands. Each imports what it needs when it runs, so that help and mistakes answer at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+app = typer.Typer(
+    name="nearkin",
+    help="Deep metric learning: learn embeddings whose nearest neighbours are kin.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+losses_app = typer.Typer(help="The losses: what they are and when to use them.", no_args_is_help=False)
+datasets_app = typer.Typer(help="The data sets: what they hold and how they look.", no_args_is_help=False)
+app.add_typer(losses_app, name="losses")
+app.add_typer(datasets_app, name="datasets")
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="KEY=VALUE", help="Change the recipe, e.g. loss.margin=0.2; repeatable."
+    ),
+]
+
+
+def main() -> None:
+    """Run the command line; a mistake is one line on standard error and exit code 2, not a traceback."""
+    warnings.showwarning = _show_warning
+    try:
+        app()
+    except (ValueError, OSError, RuntimeError) as error:
+        if os.environ.get("NEARKIN_DEBUG"):
+            raise
+        Console(stderr=True, soft_wrap=True, highlight=False).print(
+            f"[bold red]nearkin:[/] {_one_line(error)}", markup=True
+        )
+        sys.exit(2)
+
+
+def _one_line(error: Exception) -> str:
+    return escape(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[yellow]warning:[/] {message}")
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe (TOML); without one, the embedded data set is learnt.")
+    ] = None,
+    settings: SetOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The run's directory; by default one under runs/.")
+    ] = None,
+    show_recipe: Annotated[
+        bool, typer.Option("--show-recipe", help="Print the full recipe and stop.")
+    ] = False,
+) -> None:
+    """Train an embedding, or go on with a run that was stopped: the same command does both."""
+    from nearkin.cli.display import TrainingDisplay, print_run
+    from nearkin.cli.views import draw_run
+    from nearkin.protocols import execute
+    from nearkin.training import Recipe, Run
+    from nearkin.training.recipe import override
+
+    chosen = (
+        Recipe.read(recipe, settings or [])
+        if recipe
+        else Recipe.parse(override({}, settings or []), source="--set")
+    )
+    if show_recipe:
+        typer.echo(chosen.to_toml())
+        return
+    run = Run.open(output or default_output(chosen), chosen)
+    display = TrainingDisplay(run)
+    finished = execute(run, display)
+    pictures = draw_run(finished, display)
+    print_run(finished, pictures)
+
+
+def default_output(recipe: Any) -> Path:
+    """Where a run goes if nobody says: ``runs/glyphs-convnet64-proxy_anchor-seed0``."""
+    network = recipe.network.name.replace(":", "_").replace("/", "_")
+    name = f"{recipe.data.name}-{network}{recipe.network.embedding_dim}-{recipe.loss.name}-seed{recipe.seed}"
+    return Path("runs") / name
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A finished run's directory.")],
+) -> None:
+    """Score a trained network on its test classes again, and draw its pictures."""
+    from nearkin.cli.display import TrainingDisplay, print_run
+    from nearkin.cli.views import draw_run
+    from nearkin.protocols import Finished, open_data, score_test
+    from nearkin.training import Run, load_network
+
+    existing = Run.existing(run)
+    result = existing.result()
+    network = load_network(existing)
+    if result is None:
+        raise ValueError(f"{run} is not finished: run nearkin train with the same recipe and output to go on")
+    display = TrainingDisplay(existing)
+    display.stage("scoring the test classes")
+    opened = score_test(network, open_data(existing.recipe), existing.recipe)
+    finished = Finished(existing, result | {"test": opened.scores.to_dict()}, opened)
+    print_run(finished, draw_run(finished, display))
+
+
+@losses_app.callback(invoke_without_command=True)
+def losses(context: typer.Context) -> None:
+    """List the losses, a line each."""
+    if context.invoked_subcommand is None:
+        from nearkin.cli.display import print_losses
+
+        print_losses()
+
+
+@losses_app.command("show")
+def losses_show(name: Annotated[str, typer.Argument(help="A loss, such as multi_similarity.")]) -> None:
+    """Print a loss's equation, defaults, source and when to use it."""
+    from nearkin.cli.display import print_loss
+
+    print_loss(name)
+
+
+@datasets_app.callback(invoke_without_command=True)
+def datasets(context: typer.Context) -> None:
+    """List the data sets, a line each."""
+    if context.invoked_subcommand is None:
+        from nearkin.cli.display import print_data_sets
+
+        print_data_sets()
+
+
+@datasets_app.command("show")
+def datasets_show(
+    name: Annotated[str, typer.Argument(help="A data set, such as glyphs.")],
+    root: Annotated[Path | None, typer.Option(help="The folder that holds it.")] = None,
+    settings: SetOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The PNG; by default NAME.png.")
+    ] = None,
+) -> None:
+    """Print what a data set holds and write a contact sheet of its training images."""
+    from nearkin.cli.display import print_data_set
+    from nearkin.data import build
+    from nearkin.training.pictures import contact_sheet
+    from nearkin.training.recipe import override
+
+    data_set = build(name, root, **override({}, settings or []))
+    picture = output or Path(f"{name}.png")
+    contact_sheet(data_set.train, picture)
+    print_data_set(data_set, picture)
