@@ -21,3 +21,27 @@ def shared() -> Path:
     if not (SHARED / "datasets").is_dir():
         pytest.skip("needs the real data in ../shared, which is not here")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def glyphs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of rendered glyphs for all tests and all test processes."""
+    root = tmp_path_factory.getbasetemp()
+    return (root.parent if root.name.startswith("popen-") else root) / "glyphs"
+
+
+@pytest.fixture
+def small_recipe(glyphs_root: Path) -> dict:
+    """Plain values of a recipe that trains in about a second."""
+    return {
+        "data": {
+            "name": "glyphs",
+            "root": str(glyphs_root),
+            "num_classes": 60,
+            "images_per_class": 8,
+            "size": 16,
+        },
+        "network": {"name": "convnet", "size": 16, "width": 4, "embedding_dim": 16},
+        "sampler": {"batch_size": 40},
+        "training": {"epochs": 2},
+    }

@@ -107,6 +107,7 @@ class Loader(DataLoader[Batch]):
         self, images: TransformedImages, batches: Iterable[Sequence[int]], *, workers: int, **keywords: Any
     ) -> None:
         self._epoch_batches = _EpochBatches(batches)
+        keywords.setdefault("generator", torch.Generator())  # otherwise every pass draws from the global one
         super().__init__(
             _Batches(images),
             batch_size=None,

@@ -66,9 +66,8 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
     trained = train(run, images, validation, observer)
     observer.stage("scoring the test classes")
     opened = test.open(trained.network, run.recipe)
-    result = _result(run.recipe, data_set, (images, validation), trained, opened)
-    run.write_result(result)
-    return Finished(run, result, opened)
+    run.write_result(_result(run.recipe, data_set, (images, validation), trained, opened))
+    return Finished(run, run.result() or {}, opened)
 
 
 def _result(

@@ -161,9 +161,9 @@ def embedding_map(
     path: Path,
     *,
     classes: int = 40,
-    images_per_class: int = 16,
+    images_per_class: int = 12,
     side: int = 1800,
-    thumbnail: int = 40,
+    thumbnail: int = 36,
     seed: int = 0,
 ) -> None:
     """Draw a 2-D map of the embedding (t-SNE) with the images themselves, framed in a colour per class.
@@ -181,8 +181,7 @@ def embedding_map(
     shown = _some_classes(images.labels, classes, images_per_class, seed)
     points = normalize(embeddings[shown.to(embeddings.device)], dim=1).double().cpu().numpy()
     perplexity = min(20.0, max(1.0, (len(points) - 1) / 3))
-    metric = {"init": "pca", "perplexity": perplexity, "random_state": seed}
-    places = TSNE(**metric).fit_transform(points)
+    places = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(points)
     low, high = places.min(axis=0), places.max(axis=0)
     margin = thumbnail
     scaled = (places - low) / np.maximum(high - low, 1e-9) * (side - 2 * margin) + margin

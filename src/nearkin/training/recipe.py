@@ -139,7 +139,13 @@ class NetworkRecipe(Choice):
 
 
 class SamplerRecipe(Choice):
-    """Which images form a batch."""
+    """Which images form a batch.
+
+    Attributes:
+        name: A registered sampler. Where a recipe does not say, ``balanced`` for losses that compare the
+            images of a batch, which need several of a class, and ``random`` for losses with proxies.
+        batch_size: Images per batch.
+    """
 
     name: str = "balanced"
     batch_size: PositiveInt = 180
@@ -252,13 +258,28 @@ class Recipe(Section):
     seed: NonNegativeInt = 0
     data: DataRecipe = DataRecipe()
     network: NetworkRecipe = NetworkRecipe()
-    sampler: SamplerRecipe = SamplerRecipe()
     loss: LossRecipe = LossRecipe()
+    sampler: SamplerRecipe = SamplerRecipe()
     optimizer: OptimizerRecipe = OptimizerRecipe()
     schedule: ScheduleRecipe = ScheduleRecipe()
     training: TrainingRecipe = TrainingRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
     protocol: ProtocolRecipe = ProtocolRecipe()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_sampler(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        sampler = values.get("sampler", {})
+        loss = values.get("loss", {})
+        if not isinstance(sampler, Mapping) or not isinstance(loss, Mapping) or "name" in sampler:
+            return values
+        name = loss.get("name", LossRecipe.model_fields["name"].default)
+        if name not in loss_registry:
+            return values
+        has_proxies = getattr(loss_registry.get(name), "needs_classes", False)
+        return {**values, "sampler": {**sampler, "name": "random" if has_proxies else "balanced"}}
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:

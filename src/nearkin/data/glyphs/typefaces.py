@@ -28,8 +28,8 @@ _FONT_SIZE = 48
 _CANVAS = 4 * _FONT_SIZE
 
 # Mean over typefaces of the cosine between two drawings. Latin o and Cyrillic о have 1.0, the Greek smooth
-# and rough breathings 0.98, é and ê 0.93.
-SAME_SHAPE = 0.94
+# and rough breathings 0.98, m and superscript ᵐ 0.93.
+SAME_SHAPE = 0.92
 
 
 @dataclass(frozen=True)

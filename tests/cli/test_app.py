@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from nearkin import losses
+from nearkin.cli.app import app, default_output, main
+from nearkin.cli.display import console
+from nearkin.training import Recipe
+
+SMALL = {
+    "data.num_classes": 60,
+    "data.images_per_class": 8,
+    "data.size": 16,
+    "network.size": 16,
+    "network.width": 4,
+    "network.embedding_dim": 16,
+    "sampler.batch_size": 40,
+    "training.epochs": 2,
+}
+
+
+@pytest.fixture
+def nearkin(capsys, monkeypatch):
+    """Runs the command line in this process: (exit code, standard output, standard error)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
+        monkeypatch.setattr(console, "file", sys.stdout)
+        try:
+            main()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def small_settings(glyphs_root) -> list[str]:
+    settings = SMALL | {"data.root": glyphs_root}
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+
+
+def test_train_then_train_again_then_evaluate(nearkin, small_settings, tmp_path):
+    code, out, err = nearkin("train", *small_settings, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert "Recall@1" in out
+    assert "epoch 1 " not in out  # quiet in a pipe: the result, no progress
+    for picture in ("learning_curve.png", "gallery.png", "map.png"):
+        assert (tmp_path / "run" / picture).exists()
+        assert picture in out
+    assert nearkin("train", *small_settings, "-o", tmp_path / "run")[:2] == (0, out)
+    (tmp_path / "run" / "map.png").unlink()
+    assert nearkin("evaluate", tmp_path / "run")[:2] == (0, out)
+    assert (tmp_path / "run" / "map.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--set", "loss.name=proxy_ancor"], "did you mean proxy_anchor?"),
+        (["train", "--set", "training.epochs=ten"], "training.epochs"),
+        (["train", "--set", "loss.margn=1"], "did you mean margin?"),
+        (["train", "nowhere.toml"], "there is no recipe nowhere.toml"),
+        (["train", "-o", "/proc/nearkin/run"], "cannot write to /proc/nearkin/run"),
+        (["evaluate", "nowhere"], "nowhere does not exist"),
+        (["losses", "show", "proxy_ancor"], "did you mean proxy_anchor?"),
+        (["datasets", "show", "glyph"], "did you mean glyphs?"),
+        (["datasets", "show", "glyphs", "--set", "dificulty=2"], "did you mean difficulty?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, nearkin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = nearkin(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("nearkin: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_a_run_of_another_recipe_is_not_overwritten(nearkin, small_settings, tmp_path):
+    nearkin("train", *small_settings, "-o", tmp_path / "run")
+    before = (tmp_path / "run" / "result.json").read_text()
+    code, _, err = nearkin("train", *small_settings, "--set", "seed=1", "-o", tmp_path / "run")
+    assert code == 2
+    assert "seed is 0 there, 1 here" in err
+    assert (tmp_path / "run" / "result.json").read_text() == before
+
+
+def test_losses_are_listed_and_shown(nearkin):
+    _, out, _ = nearkin("losses")
+    for name in losses.names():
+        assert name in out
+        code, shown, _ = nearkin("losses", "show", name)
+        assert code == 0
+        assert losses.describe(name).class_name in shown
+        assert losses.describe(name).source in shown
+
+
+def test_a_toy_loss_is_one_class_and_one_line(nearkin, small_settings, tmp_path):
+    @losses.register("toy")
+    class Toy(losses.Loss):
+        """Pull everything to the mean of the batch."""
+
+        def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return (embeddings - embeddings.mean(dim=0)).square().mean()
+
+    try:
+        assert isinstance(losses.build("toy"), Toy)
+        assert "Pull everything to the mean of the batch." in nearkin("losses")[1]
+        settings = [*small_settings, "--set", "loss.name=toy"]
+        code, out, err = nearkin("train", *settings, "-o", tmp_path / "run")
+        assert (code, err) == (0, "")
+        assert "Recall@1" in out
+    finally:
+        losses.unregister("toy")
+
+
+def test_data_sets_are_listed_and_shown(nearkin, glyphs_root, tmp_path):
+    assert "glyphs" in nearkin("datasets")[1]
+    sheet = tmp_path / "sheet.png"
+    settings = [
+        part for key in ("num_classes=60", "images_per_class=8", "size=16") for part in ("--set", key)
+    ]
+    code, out, _ = nearkin("datasets", "show", "glyphs", "--root", glyphs_root, *settings, "-o", sheet)
+    assert code == 0
+    assert sheet.exists()
+    assert "sheet.png" in out
+    assert "216" in out
+
+
+def test_show_recipe_prints_a_recipe_that_can_be_run(nearkin, small_settings, tmp_path):
+    _, out, _ = nearkin("train", *small_settings, "--show-recipe")
+    (tmp_path / "recipe.toml").write_text(out)
+    assert Recipe.read(tmp_path / "recipe.toml").network.embedding_dim == 16
+
+
+def test_the_default_output_names_the_run():
+    assert str(default_output(Recipe())) == "runs/glyphs-convnet64-proxy_anchor-seed0"
+
+
+def test_every_command_has_help():
+    for command in (
+        [],
+        ["train"],
+        ["evaluate"],
+        ["losses"],
+        ["losses", "show"],
+        ["datasets"],
+        ["datasets", "show"],
+    ):
+        with pytest.raises(SystemExit) as stop:
+            app([*command, "--help"])
+        assert stop.value.code == 0
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys; import nearkin.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from nearkin import losses
+from nearkin.protocols import execute, open_data, score_test
+from nearkin.training import Observer, Recipe, Run, TrainingError, build_network, load_network
+
+HERE = Path(__file__).parent
+
+
+class Interruption(Exception):
+    pass
+
+
+class StopAt(Observer):
+    """Breaks a training off after so many batches."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def step(self, **_) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Interruption
+
+
+def finish(path: Path, values: dict) -> str:
+    execute(Run.open(path, Recipe.parse(values)))
+    return (path / "result.json").read_text()
+
+
+def test_the_same_seed_gives_the_same_result_twice(small_recipe, tmp_path):
+    first, second = (finish(tmp_path / name, small_recipe) for name in "ab")
+    assert first == second
+    other = finish(tmp_path / "c", small_recipe | {"seed": 1})
+    assert json.loads(other)["test"] != json.loads(first)["test"]
+
+
+@pytest.mark.parametrize("loss", ["proxy_anchor", "multi_similarity", "contrastive"])
+def test_training_learns(loss, small_recipe, tmp_path):
+    values = small_recipe | {
+        "data": small_recipe["data"] | {"num_classes": 300, "images_per_class": 12, "size": 24},
+        "network": {"size": 24, "width": 8, "embedding_dim": 32},
+        "sampler": {"batch_size": 90},
+        "loss": {"name": loss},
+        "training": {"epochs": 6},
+    }
+    run = Run.open(tmp_path / "run", Recipe.parse(values))
+    finished = execute(run)
+    rows = run.metrics()
+    assert [row["epoch"] for row in rows] == list(range(7))
+    assert rows[-1]["loss"] < rows[1]["loss"]
+    untrained = score_test(build_network(run.recipe), open_data(run.recipe), run.recipe)
+    assert finished.result["test"]["recall_at_1"] > untrained.scores.recall_at[1] + 0.1
+
+
+# Six batches make an epoch: in mid-epoch, at its last batch, at the first of the second.
+@pytest.mark.parametrize("step", [3, 6, 7, 11])
+def test_an_interrupted_run_ends_with_the_same_result(step, small_recipe, tmp_path):
+    whole = finish(tmp_path / "whole", small_recipe)
+    run = Run.open(tmp_path / "broken", Recipe.parse(small_recipe))
+    with pytest.raises(Interruption):
+        execute(run, StopAt(step))
+    assert run.result() is None
+    assert finish(run.path, small_recipe) == whole
+    assert run.metrics()[-1]["recall_at_1"] == Run.existing(tmp_path / "whole").metrics()[-1]["recall_at_1"]
+
+
+def test_a_checkpoint_in_mid_epoch_is_gone_on_from(small_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("nearkin.training.engine._LOOK_EVERY", 2)
+    values = small_recipe | {"training": {"epochs": 2, "checkpoint_minutes": 1e-9}}
+    whole = finish(tmp_path / "whole", values)
+    run = Run.open(tmp_path / "broken", Recipe.parse(values))
+    with pytest.raises(Interruption):
+        execute(run, StopAt(5))
+    assert run.last_checkpoint().state["batch"] == 4
+    assert finish(run.path, values) == whole
+
+
+def _train_in_a_process(recipe: Path, output: Path) -> subprocess.Popen:
+    code = (
+        "import sys, torch; torch.set_num_threads(1); from nearkin.training import Recipe, Run;"
+        "from nearkin.protocols import execute; execute(Run.open(sys.argv[2], Recipe.read(sys.argv[1])))"
+    )
+    return subprocess.Popen([sys.executable, "-c", code, str(recipe), str(output)])
+
+
+def test_a_killed_process_ends_with_the_same_result(small_recipe, tmp_path):
+    values = small_recipe | {"training": {"epochs": 30}}
+    whole = finish(tmp_path / "whole", values)
+    recipe, output = tmp_path / "recipe.toml", tmp_path / "killed"
+    recipe.write_text(Recipe.parse(values).to_toml())
+    kills = 0
+    for wanted in (2, 9, 16):
+        process = _train_in_a_process(recipe, output)
+        while process.poll() is None:
+            rows = (
+                (output / "metrics.jsonl").read_text().count("\n")
+                if (output / "metrics.jsonl").exists()
+                else 0
+            )
+            if rows > wanted:
+                os.kill(process.pid, signal.SIGKILL)
+                kills += process.wait() == -signal.SIGKILL
+                break
+            time.sleep(0.005)
+    assert kills == 3
+    assert _train_in_a_process(recipe, output).wait() == 0
+    assert (output / "result.json").read_text() == whole
+
+
+def test_a_broken_loss_stops_with_a_clear_message_and_keeps_the_checkpoint(small_recipe, tmp_path):
+    @losses.register("explodes_in_epoch_two")
+    class Explodes(losses.Loss):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return embeddings.sum() * (float("nan") if self.calls > 8 else 0.0)
+
+    try:
+        values = small_recipe | {"loss": {"name": "explodes_in_epoch_two"}}
+        run = Run.open(tmp_path / "run", Recipe.parse(values))
+        with pytest.raises(TrainingError, match=r"epoch 2, batch \d+: .*finite"):
+            execute(run)
+    finally:
+        losses.unregister("explodes_in_epoch_two")
+    assert run.last_checkpoint().state["epoch"] == 1
+    assert run.result() is None
+
+
+def test_bf16_trains(small_recipe, tmp_path):
+    values = small_recipe | {"training": {"epochs": 1, "precision": "bf16"}}
+    run = Run.open(tmp_path / "run", Recipe.parse(values))
+    finished = execute(run)
+    assert 0 < finished.result["test"]["recall_at_1"] <= 1
+    assert next(load_network(run).parameters()).dtype == torch.float32
+
+
+def test_the_trained_network_is_loaded_as_it_was(small_recipe, tmp_path):
+    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
+    opened = execute(run).opened
+    network = load_network(run)
+    images = network.preprocessing.normalize(opened.queries.images.pixels[:5])
+    with torch.no_grad():
+        assert torch.allclose(network(images), opened.query_embeddings[:5], atol=1e-5)
+
+
+def test_global_randomness_is_left_alone(small_recipe, tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    finish(tmp_path / "run", small_recipe)
+    assert torch.equal(torch.rand(3), expected)

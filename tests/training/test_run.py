@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nearkin.training.recipe import Recipe, override
+from nearkin.training.run import Checkpoint, Run, RunError
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    return Run.open(tmp_path / "run", Recipe())
+
+
+def checkpoint(value: float) -> Checkpoint:
+    return Checkpoint({"weights": torch.full((3, 2), value), "scalar": torch.tensor(value)}, {"value": value})
+
+
+def test_a_run_is_continued_by_the_same_recipe_only(run):
+    assert Run.open(run.path, Recipe()).path == run.path
+    with pytest.raises(
+        RunError, match="another recipe \\(loss.name is 'proxy_anchor' there, 'contrastive' here"
+    ):
+        Run.open(run.path, Recipe.parse(override({}, ["loss.name=contrastive"])))
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="holds other files"):
+        Run.open(tmp_path, Recipe())
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write to"):
+        Run.open(tmp_path / "file" / "run", Recipe())
+
+
+@pytest.mark.parametrize(("folder", "message"), [("nowhere", "does not exist"), (".", "is not a run")])
+def test_reading_what_is_no_run(folder, message, tmp_path):
+    with pytest.raises(RunError, match=message):
+        Run.existing(tmp_path / folder)
+
+
+def test_checkpoints_round_trip_and_two_are_kept(run):
+    assert run.last_checkpoint() is None
+    for step in (1, 20, 300):
+        run.write_checkpoint(step, checkpoint(step))
+    last = run.last_checkpoint()
+    assert last.state == {"value": 300}
+    assert torch.equal(last.tensors["weights"], torch.full((3, 2), 300.0))
+    assert [f.name for f in sorted((run.path / "checkpoint").iterdir())] == [
+        "step-000000020.safetensors",
+        "step-000000300.safetensors",
+    ]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_checkpoint_falls_back_with_a_warning(damage, run):
+    run.write_checkpoint(1, checkpoint(1))
+    run.write_checkpoint(2, checkpoint(2))
+    newest = run.path / "checkpoint" / "step-000000002.safetensors"
+    contents = bytearray(newest.read_bytes())
+    if damage == "cut":
+        contents = contents[:-3]
+    elif damage == "flipped":
+        contents[-1] ^= 1
+    else:
+        contents.clear()
+    newest.write_bytes(contents)
+    with pytest.warns(UserWarning, match="step-000000002.safetensors is damaged"):
+        last = run.last_checkpoint()
+    assert last.state == {"value": 1}
+
+
+def test_metrics_leave_out_a_line_cut_short(run):
+    run.write_metrics([{"epoch": 1}, {"epoch": 2}])
+    with run.metrics_file.open("a") as file:
+        file.write('{"epoch": 3, "lo')
+    assert run.metrics() == [{"epoch": 1}, {"epoch": 2}]
+
+
+def test_the_network_is_missing_until_the_run_is_done(run):
+    with pytest.raises(RunError, match="no trained network yet"):
+        run.read_network()
+    run.write_network({"a": torch.ones(2)})
+    assert run.read_network()["a"].tolist() == [1, 1]
