@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin import mining as miners
 from nearkin.losses.base import Loss, check_embeddings, check_finite, check_labels
 from nearkin.losses.similarity import (
     Measured,
+    Side,
     at_least_float32,
     full_precision,
-    normalise,
+    lengths,
     through_similarities,
 )
 
@@ -26,12 +28,14 @@ class Pairs(NamedTuple):
         negative: ``(B, R)`` boolean, pairs that do not.
         labels: of the anchors, ``(B,)`` or multi-hot ``(B, L)``.
         embedding_dim: D.
+        anchors: B, how many of the rows are anchors.
     """
 
     positive: Tensor
     negative: Tensor
     labels: Tensor
     embedding_dim: int
+    anchors: int
 
 
 class PairLoss(Loss):
@@ -45,8 +49,12 @@ class PairLoss(Loss):
     batch is compared with itself and no image with itself, by index.
     """
 
-    normalised: bool = True
+    on_sphere: bool = True
     """Whether S is made of cosines, or of raw inner products."""
+
+    among_references: bool = False
+    """Whether the loss also looks at similarities between two references; with ``references=`` it then works
+    on the ``(B + R, B + R)`` matrix of everybody against everybody."""
 
     def forward(
         self,
@@ -64,19 +72,7 @@ class PairLoss(Loss):
             references: ``(R, D)``, raw; the other side of the pairs, instead of the batch itself.
             reference_labels: of the same kind as ``labels``, for ``references``.
         """
-        self._check_shapes(embeddings, labels, references, reference_labels)
-        with full_precision(embeddings):
-            left = self._side(embeddings)
-            right = None if references is None else self._side(references.to(left.dtype), "references")
-            if left.numel() == 0 or (right is not None and right.numel() == 0):
-                return left.sum() * 0
-            pairs = _pairs(labels, reference_labels, left.shape[1])
-            return through_similarities(
-                left,
-                right,
-                lambda S, with_weights: self.measure(S, pairs, with_weights),
-                list(self.parameters()),
-            )
+        return self._evaluate(self.measure, embeddings, labels, references, reference_labels)
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """The value and, where wanted, the weights ∂L/∂S ``(B, R)``; S may be overwritten."""
@@ -91,6 +87,10 @@ class PairLoss(Loss):
             weights, *own = torch.autograd.grad(value, [S, *parameters], materialize_grads=True)
         return Measured(value.detach(), weights, tuple(own))
 
+    def extra_term(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
+        """What the loss adds to its function of S, from the raw embeddings; or nothing."""
+        return None
+
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """The value alone, differentiable in S; for a loss whose weights are not worth writing down."""
         raise NotImplementedError(f"{type(self).__name__} must define measure or value")
@@ -104,24 +104,53 @@ class PairLoss(Loss):
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
     ) -> Tensor:
-        """∂L/∂S ``(B, R)``: below 0 where the loss pulls a pair together, above 0 where it pushes."""
+        """∂L/∂S ``(B, R)``: below 0 where the loss pulls a pair together, above 0 where it pushes.
+
+        A loss that looks :attr:`among_references` gives ``(B + R, B + R)`` where there are some.
+        """
+        kept: list[Tensor | None] = []
+
+        def measure(S: Tensor, pairs: Pairs, _: bool) -> Measured:
+            measured = self.measure(S, pairs, True)
+            kept.append(measured.weights)
+            return measured
+
+        self._evaluate(measure, embeddings, labels, references, reference_labels)
+        columns = len(embeddings if references is None else references)
+        weights = kept[0] if kept else None
+        return embeddings.new_zeros(len(embeddings), columns) if weights is None else weights
+
+    def _evaluate(
+        self,
+        measure: Callable[[Tensor, Pairs, bool], Measured],
+        embeddings: Tensor,
+        labels: Tensor,
+        references: Tensor | None,
+        reference_labels: Tensor | None,
+    ) -> Tensor:
+        """Check the inputs, form the pairs, and carry ``measure`` through the similarities."""
         self._check_shapes(embeddings, labels, references, reference_labels)
         with full_precision(embeddings):
             left = self._side(embeddings)
-            right = left if references is None else self._side(references.to(left.dtype), "references")
-            S = left @ right.T
-            if S.numel() == 0:
-                return S
-            weights = self.measure(S, _pairs(labels, reference_labels, left.shape[1]), True).weights
-        assert weights is not None
-        return weights
+            right = None if references is None else self._side(references.to(left.rows.dtype), "references")
+            if left.rows.numel() == 0 or (right is not None and right.rows.numel() == 0):
+                return left.rows.sum() * 0
+            pairs = _pairs(labels, reference_labels, left.rows.shape[1])
+            if right is not None and self.among_references:
+                left, right, pairs = _everybody(left, right, pairs)
+            value = through_similarities(
+                lambda S, with_weights: measure(S, pairs, with_weights), left, right, tuple(self.parameters())
+            )
+            extra = self.extra_term(left.rows, pairs)
+            return value if extra is None else value + extra
 
-    def _side(self, embeddings: Tensor, what: str = "embeddings") -> Tensor:
+    def _side(self, embeddings: Tensor, what: str = "embeddings") -> Side:
+        """One side of the comparison in full precision, checked, and its lengths where they are to be 1."""
         rows = at_least_float32(embeddings)
-        norms = torch.linalg.vector_norm(rows.detach(), dim=1)
+        norms = lengths(rows)
         if self.validate:
             check_finite(norms, what)
-        return normalise(rows, norms) if self.normalised else rows
+        return Side(rows, norms if self.on_sphere else None)
 
     def _check_shapes(
         self, embeddings: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
@@ -193,7 +222,21 @@ def _pairs(labels: Tensor, reference_labels: Tensor | None, embedding_dim: int) 
     multi_hot = labels.dim() == 2
     same = (labels.float() @ others.float().T) > 0 if multi_hot else labels.unsqueeze(1) == others
     if reference_labels is not None:
-        return Pairs(same, ~same, labels, embedding_dim)
+        return Pairs(same, ~same, labels, embedding_dim, len(labels))
     same.fill_diagonal_(True)
     negative = ~same
-    return Pairs(same.fill_diagonal_(False), negative, labels, embedding_dim)
+    return Pairs(same.fill_diagonal_(False), negative, labels, embedding_dim, len(labels))
+
+
+def _everybody(left: Side, right: Side, pairs: Pairs) -> tuple[Side, None, Pairs]:
+    """B anchors and R references as one batch of B + R, in which references are no anchors."""
+    anchors, others = pairs.positive.shape
+    padding = (anchors, 0, 0, others)
+    norms = None
+    if left.norms is not None and right.norms is not None:
+        norms = torch.cat([left.norms, right.norms])
+    pairs = pairs._replace(
+        positive=nn.functional.pad(pairs.positive, padding),
+        negative=nn.functional.pad(pairs.negative, padding),
+    )
+    return Side(torch.cat([left.rows, right.rows]), norms), None, pairs
