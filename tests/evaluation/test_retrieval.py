@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from retrieval_reference import lattice, naive_scores
 
-from nearkin.evaluation import retrieval_scores
+from nearkin.evaluation import recall_scores, retrieval, retrieval_scores, rows, tiles
 
 KS = (1, 2, 4, 8)
 
@@ -28,6 +28,19 @@ def clustered(
     ), labels
 
 
+@pytest.fixture(params=["rows", "tiles", "both"], autouse=True, scope="module")
+def path(request):
+    """Every test runs on full rows, on tiles of a few entries, and with classes divided between both."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retrieval, "CROWDED", {"rows": -1.0, "tiles": 2.0, "both": 0.15}[request.param])
+        patch.setattr(tiles, "TILE_ON_CPU", 7)
+        patch.setattr(tiles, "BAND", 5)
+        patch.setattr(tiles, "SAMPLE", 3)
+        patch.setattr(rows.row_chunks, "__defaults__", (500,))
+        yield
+
+
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**31),
     rows=st.integers(2, 40),
@@ -49,8 +62,11 @@ def test_equals_the_definitions(seed, rows, dim, classes, tied, metric, dtype):
             retrieval_scores(embeddings.to(dtype), labels, metric=metric)
         return
     assert retrieval_scores(embeddings.to(dtype), labels, metric=metric).to_dict() == pytest.approx(expected)
+    for name, value in recall_scores(embeddings.to(dtype), labels, metric=metric).to_dict().items():
+        assert value == pytest.approx(expected[name])
 
 
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**31),
     sizes=st.tuples(st.integers(1, 20), st.integers(1, 30)),
@@ -75,6 +91,7 @@ def test_query_and_gallery(seed, sizes, tied, metric):
     assert scores.to_dict() == pytest.approx(expected)
 
 
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**31), rows=st.integers(2, 30), tied=st.booleans())
 def test_multi_hot(seed, rows, tied):
     g = generator(seed)
@@ -204,12 +221,12 @@ def test_to_dict_is_plain_json():
     assert list(json.loads(json.dumps(scores.to_dict()))) == [
         "recall_at_1",
         "recall_at_10",
-        "map_at_r",
-        "r_precision",
         "precision_at_1",
         "mean_reciprocal_rank",
         "queries",
         "queries_without_positive",
+        "map_at_r",
+        "r_precision",
     ]
 
 

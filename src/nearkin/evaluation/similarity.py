@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,10 +32,18 @@ class Sides:
     query_squares: Tensor
     gallery_squares: Tensor
 
-    @property
-    def round_off(self) -> float:
-        """Two orders of summation of one inner product differ by less than this, per unit of length."""
-        return float(torch.finfo(self.queries.dtype).eps * max(self.queries.shape[1], 16) ** 0.5)
+    def tolerance(self, query: Tensor, item: Tensor) -> Tensor:
+        """How far two computations of the similarity of a pair, or of its copies, may lie apart.
+
+        Measured on dense, sparse and nearly parallel rows of 16 to 2,048 columns: different orders of
+        summation, and rows that differ by a factor, stay within ``(8 + √D/2)·eps`` per squared length.
+        """
+        unit: float = torch.finfo(self.queries.dtype).eps * (8 + self.queries.shape[1] ** 0.5 / 2)
+        return unit / 2 * (self.query_squares[query] + self.gallery_squares[item])
+
+    def choose(self, queries: Tensor) -> Sides:
+        """The same gallery, searched by some of the queries."""
+        return replace(self, queries=self.queries[queries], query_squares=self.query_squares[queries])
 
 
 def sides(queries: Tensor, gallery: Tensor | None, metric: Metric) -> Sides:

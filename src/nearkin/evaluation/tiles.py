@@ -1,0 +1,265 @@
+"""Rank every query from tiles of the similarity matrix, each used for its rows and for its columns.
+
+With rows and columns sorted by class, all positives lie in a narrow band around the diagonal. The band
+gives every positive a threshold; then each tile is compared with the thresholds of its rows and, where
+the rows search among themselves, with those of its columns, so that only half of the tiles are computed.
+Nothing is sorted but the positives, and no more than a tile and the band is ever held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearkin.evaluation.ranking import Ranking, Search, precisions
+from nearkin.evaluation.similarity import CHUNK_ENTRIES, Sides
+
+# A tile and its comparison stay in the cache of one processor; accelerators want longer work.
+TILE_ON_CPU = 1024
+TILE_ELSEWHERE = 4096
+
+# Few rows at a time keep the band narrow.
+BAND = 256
+
+# The share of the gallery that bounds, for every query, how similar its R-th negative is at least.
+SAMPLE = 1024
+
+
+@dataclass(frozen=True)
+class Positives:
+    """The positives of every query, one after the other, the nearest of each query first.
+
+    Attributes:
+        start: ``(Q + 1,)`` where the positives of each query begin and those of the last one end.
+        threshold: ``(P,)`` similarity from which on a negative stands before the positive.
+        query: ``(P,)`` whose positive it is.
+    """
+
+    start: Tensor
+    threshold: Tensor
+    query: Tensor
+
+    @property
+    def count(self) -> Tensor:
+        """``(Q,)`` positives per query."""
+        return self.start.diff()
+
+    def first(self) -> Tensor:
+        """``(Q,)`` threshold of the nearest positive; queries without one get +inf."""
+        return self._padded()[self.start[:-1]].masked_fill(self.count == 0, torch.inf)
+
+    def lowest_above(self, bound: Tensor) -> Tensor:
+        """``(Q,)`` the lowest threshold above the bound of the query; +inf if there is none."""
+        at = self._search(torch.arange(len(bound), device=bound.device), bound)
+        found = at > self.start[:-1]
+        return self._padded()[(at - 1).clamp(min=0)].masked_fill(~found, torch.inf)
+
+    def add_reached(self, tally: Tensor, query: Tensor, similarity: Tensor) -> None:
+        """Count each negative in ``tally`` at the first positive that it stands before; there must be one."""
+        at = self._search(query, similarity)
+        tally.index_add_(0, at, torch.ones_like(at))
+
+    def _padded(self) -> Tensor:
+        return torch.cat([self.threshold, self.threshold.new_full((1,), -torch.inf)])
+
+    def _search(self, query: Tensor, similarity: Tensor) -> Tensor:
+        """Position of the first threshold of the query that the similarity reaches, or of its end."""
+        threshold = self._padded()
+        low, high = self.start[query], self.start[query + 1]
+        for _ in range(int(self.count.max()).bit_length()):
+            middle = (low + high) // 2
+            beyond = (threshold[middle] > similarity) & (low < high)
+            low = torch.where(beyond, middle + 1, low)
+            high = torch.where(beyond, high, middle)
+        return low
+
+
+@dataclass(frozen=True)
+class _Sorted(Search):
+    """A search with both sides sorted by class; symmetric if every row of the gallery is a query."""
+
+    symmetric: bool
+
+    @property
+    def tile(self) -> int:
+        return TILE_ON_CPU if self.query_labels.device.type == "cpu" else TILE_ELSEWHERE
+
+
+def rank_by_tiles(search: Search, *, only_first: bool) -> Ranking:
+    """Rank from tiles; one integer label per row; precisions are NaN where ``only_first`` is asked for."""
+    both, own = search.both, search.own
+    query_labels, query_order = search.query_labels.sort(stable=True)
+    gallery_labels, gallery_order = search.gallery_labels.sort(stable=True)
+    symmetric = own is not None and torch.equal(own[query_order], gallery_order)
+    if own is not None:
+        own = _inverse(gallery_order)[own[query_order]]
+    queries = both.queries[query_order]
+    shared = symmetric and both.queries is both.gallery
+    gallery = queries if shared else both.gallery[gallery_order]
+    both = Sides(queries, gallery, both.query_squares[query_order], both.gallery_squares[gallery_order])
+    ranking = _rank_sorted(_Sorted(both, query_labels, gallery_labels, own, symmetric), only_first)
+    back = _inverse(query_order)
+    return Ranking(*(column[back] for column in ranking))
+
+
+def _inverse(order: Tensor) -> Tensor:
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(len(order), device=order.device)
+    return inverse
+
+
+def _rank_sorted(data: _Sorted, only_first: bool) -> Ranking:
+    positives = _positives(data)
+    first = positives.first()
+    cut = None if only_first else positives.lowest_above(_bound_on_negatives(data, positives.count))
+    first_before = torch.zeros_like(positives.count)
+    tally = torch.zeros_like(positives.query)
+    for stripe in _stripes(data):
+        reaching = []
+        for rows, columns, tile in stripe:
+            both_ways = data.symmetric and rows != columns
+            first_before[rows] += tile.count(first[rows, None], dim=1)
+            if both_ways:
+                first_before[columns] += tile.count(first[columns], dim=0)
+            if cut is not None:
+                column_cut = cut[columns] if both_ways else None
+                reaching += tile.reaching(cut[rows], column_cut, rows.start, columns.start)
+        if reaching:
+            query, similarity = (torch.cat(column) for column in zip(*reaching, strict=True))
+            positives.add_reached(tally, query, similarity)
+    if cut is None:
+        unknown = torch.full_like(first, torch.nan)
+        return Ranking(positives.count, first_before + 1, unknown, unknown)
+    # Below the cut the negatives were not counted: there are at least R of them.
+    beyond = positives.threshold < cut[positives.query]
+    before = torch.where(beyond, positives.count[positives.query], _running(tally, positives))
+    return Ranking(positives.count, first_before + 1, *precisions(before, positives.query, positives.start))
+
+
+def _positives(data: _Sorted) -> Positives:
+    """Similarities of all positive pairs, from the band around the diagonal."""
+    both = data.both
+    found = []
+    for rows, columns in _band(data):
+        similarity = both.queries[rows] @ both.gallery[columns].T
+        positive = data.query_labels[rows, None] == data.gallery_labels[columns]
+        if data.own is not None:
+            own = data.own[rows] - columns.start
+            positive[torch.arange(len(own), device=own.device), own] = False
+        query, item = positive.nonzero(as_tuple=True)
+        threshold = similarity[query, item] - both.tolerance(query + rows.start, item + columns.start)
+        found.append((query + rows.start, threshold))
+    query, threshold = (torch.cat(column) for column in zip(*found, strict=True))
+    threshold, order = threshold.sort(descending=True)
+    query, regrouped = query[order].sort(stable=True)
+    start = torch.searchsorted(query, torch.arange(len(both.queries) + 1, device=query.device))
+    return Positives(start, threshold[regrouped], query)
+
+
+def _band(data: _Sorted) -> Iterator[tuple[slice, slice]]:
+    """Rows, and the columns from the first to the last class among these rows."""
+    begins = torch.searchsorted(data.gallery_labels, data.query_labels).tolist()
+    ends = torch.searchsorted(data.gallery_labels, data.query_labels, right=True).tolist()
+    start = 0
+    while start < len(begins):
+        stop = min(start + BAND, len(begins))
+        width = max(ends[stop - 1] - begins[start], 1)
+        stop = min(stop, start + max(CHUNK_ENTRIES // width, 1))
+        yield slice(start, stop), slice(begins[start], max(ends[stop - 1], begins[start] + 1))
+        start = stop
+
+
+def _bound_on_negatives(data: _Sorted, positives: Tensor) -> Tensor:
+    """``(Q,)`` at least R negatives of the query are this similar: a positive below is beyond rank R."""
+    size = min(max(SAMPLE, 8 * int(positives.max())), len(data.gallery_labels))
+    sample = torch.linspace(0, len(data.gallery_labels) - 1, size, device=positives.device).long()
+    columns, labels = data.both.gallery[sample].T, data.gallery_labels[sample]
+    bounds = []
+    for start in range(0, len(positives), data.tile):
+        rows = slice(start, start + data.tile)
+        similarity = data.both.queries[rows] @ columns
+        similarity.masked_fill_(data.query_labels[rows, None] == labels, -torch.inf)
+        place = positives[rows, None].clamp(1, size)
+        bounds.append(similarity.topk(int(place.max()), dim=1).values.gather(1, place - 1))
+    return torch.cat(bounds).squeeze(1)
+
+
+class _Tile:
+    """Space for one tile and for the comparisons with it, used again for every tile.
+
+    Fresh memory for each tile would cost as much as the comparisons.
+    """
+
+    def __init__(self, size: int, like: Tensor) -> None:
+        self._buffers = like.new_empty(2, size * size)
+        self._masks = torch.empty(2, -(-size * size // 8) * 8, dtype=torch.bool, device=like.device)
+
+    def fill(self, queries: Tensor, gallery: Tensor) -> None:
+        """Make this the tile of these rows and columns."""
+        self.shape = (len(queries), len(gallery))
+        area = len(queries) * len(gallery)
+        self.similarity, self._scratch = self._buffers[:, :area].view(2, *self.shape)
+        self._reached = self._masks[:, :area].view(2, *self.shape)
+        # Masks are read eight entries at a time, beyond the end of an odd tile.
+        self._lanes = self._masks[:, : -(-area // 8) * 8]
+        self._lanes[:, area:] = False
+        self._lanes = self._lanes.view(torch.int64)
+        torch.mm(queries, gallery.T, out=self.similarity)
+
+    def count(self, thresholds: Tensor, dim: int) -> Tensor:
+        """How many entries along ``dim`` reach the thresholds."""
+        # Ones and zeros as floats: comparison and sum are both vectorised, and exact for any tile.
+        return torch.ge(self.similarity, thresholds, out=self._scratch).sum(dim=dim).long()
+
+    def reaching(
+        self, row_cut: Tensor, column_cut: Tensor | None, first_row: int, first_column: int
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Query and similarity of every entry that reaches the cut of its row, and of its column."""
+        torch.ge(self.similarity, row_cut[:, None], out=self._reached[0])
+        lanes = self._lanes[0]
+        if column_cut is not None:
+            torch.ge(self.similarity, column_cut, out=self._reached[1])
+            lanes |= self._lanes[1]
+        # Most lanes are empty, and eight entries are looked at for the price of one.
+        found = lanes.nonzero().squeeze(1)
+        lane, within = lanes[found].view(torch.bool).view(-1, 8).nonzero(as_tuple=True)
+        position = found[lane] * 8 + within
+        similarity = self.similarity.flatten()[position]
+        row, column = position // self.shape[1], position % self.shape[1]
+        if column_cut is None:
+            return [(row + first_row, similarity)]
+        by_row, by_column = similarity >= row_cut[row], similarity >= column_cut[column]
+        return [
+            (row[by_row] + first_row, similarity[by_row]),
+            (column[by_column] + first_column, similarity[by_column]),
+        ]
+
+
+def _stripes(data: _Sorted) -> Iterator[Iterator[tuple[slice, slice, _Tile]]]:
+    """The tiles of one stripe of rows after the other."""
+    tile = _Tile(data.tile, data.both.queries)
+    for start in range(0, len(data.query_labels), data.tile):
+        yield _tiles(data, slice(start, min(start + data.tile, len(data.query_labels))), tile)
+
+
+def _tiles(data: _Sorted, rows: slice, tile: _Tile) -> Iterator[tuple[slice, slice, _Tile]]:
+    """Rows, columns and their similarities with all positives at −inf."""
+    ends = torch.stack([data.query_labels[rows.start], data.query_labels[rows.stop - 1]])
+    begin = int(torch.searchsorted(data.gallery_labels, ends[0]))
+    end = int(torch.searchsorted(data.gallery_labels, ends[1], right=True))
+    for start in range(rows.start if data.symmetric else 0, len(data.gallery_labels), data.tile):
+        columns = slice(start, min(start + data.tile, len(data.gallery_labels)))
+        tile.fill(data.both.queries[rows], data.both.gallery[columns])
+        if begin < columns.stop and columns.start < end:
+            same = data.query_labels[rows, None] == data.gallery_labels[columns]
+            tile.similarity.masked_fill_(same, -torch.inf)
+        yield rows, columns, tile
+
+
+def _running(tally: Tensor, positives: Positives) -> Tensor:
+    """Running sum of the tally that begins anew with every query."""
+    total = torch.cat([tally.new_zeros(1), tally.cumsum(0)])
+    return total[1:] - total[positives.start[:-1]][positives.query]
