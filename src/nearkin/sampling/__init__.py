@@ -9,9 +9,10 @@ from torch import Tensor
 
 from nearkin.sampling.balanced import BalancedSampler
 from nearkin.sampling.base import PlannedSampler, registry
+from nearkin.sampling.npair import NPairSampler
 from nearkin.sampling.random import RandomSampler
 
-__all__ = ["BalancedSampler", "PlannedSampler", "RandomSampler", "build", "names", "register"]
+__all__ = ["BalancedSampler", "NPairSampler", "PlannedSampler", "RandomSampler", "build", "names", "register"]
 
 names = registry.names
 register = registry.register

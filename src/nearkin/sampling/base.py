@@ -19,8 +19,8 @@ class PlannedSampler(Sampler[list[int]], ABC):
     """A batch sampler whose epoch is planned as a whole, before its first batch.
 
     Give it to ``DataLoader(dataset, batch_sampler=sampler)`` and call ``set_epoch`` before every epoch. A
-    plan depends on nothing but the constructor's arguments and the epoch, so any process, at any time, can
-    make it again.
+    plan depends on nothing but the constructor's arguments and the epoch (and, for samplers that look at
+    them, the embeddings of the last ``refresh``), so any process, at any time, can make it again.
 
     **Ranks.** ``batch_size`` is the global batch. Every rank makes the same plan and takes its own contiguous
     slice of every batch, so the slices are disjoint, and gathered in rank order they are the batch of a
@@ -31,6 +31,10 @@ class PlannedSampler(Sampler[list[int]], ABC):
     batches before they are trained on, so a checkpoint should rather keep the number of batches trained on
     and call ``resume(epoch, batch)``; the next pass then starts with that batch, and the one after it with
     the first.
+
+    **Embeddings.** Some samplers look at the network's present embeddings of all images. A training loop asks
+    ``needs_embeddings(epoch)`` before each epoch, calls ``refresh(embeddings)`` where the answer is yes, and
+    keeps ``tensors()`` in its checkpoints.
 
     Args:
         labels: The class of every image, integers, ``(N,)``.
@@ -134,6 +138,20 @@ class PlannedSampler(Sampler[list[int]], ABC):
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go back to the place that ``state_dict`` described."""
         self.resume(state["epoch"], state["batch"])
+
+    def needs_embeddings(self, epoch: int) -> bool:
+        """Whether ``refresh`` should be called before this epoch."""
+        return False
+
+    def refresh(self, embeddings: Tensor) -> None:
+        """Note the present embeddings of all images, ``(N, D)``, for the plans to come, where they matter."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was noted by ``refresh``: with ``state_dict``, all that a resumed sampler needs."""
+        return {}
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what ``tensors`` gave."""
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
