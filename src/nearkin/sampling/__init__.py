@@ -9,10 +9,20 @@ from torch import Tensor
 
 from nearkin.sampling.balanced import BalancedSampler
 from nearkin.sampling.base import PlannedSampler, registry
+from nearkin.sampling.hard_classes import HardClassesSampler
 from nearkin.sampling.npair import NPairSampler
 from nearkin.sampling.random import RandomSampler
 
-__all__ = ["BalancedSampler", "NPairSampler", "PlannedSampler", "RandomSampler", "build", "names", "register"]
+__all__ = [
+    "BalancedSampler",
+    "HardClassesSampler",
+    "NPairSampler",
+    "PlannedSampler",
+    "RandomSampler",
+    "build",
+    "names",
+    "register",
+]
 
 names = registry.names
 register = registry.register

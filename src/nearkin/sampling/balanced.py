@@ -81,6 +81,7 @@ class BalancedSampler(PlannedSampler):
         self._classes = classes.int()  # sorts several times faster than int64
         self._class_starts = self._class_sizes.cumsum(0) - self._class_sizes
         self._short_sizes = self._class_sizes % images_per_class * (not drop_short)
+        self._short_starts = self._class_starts + self._class_sizes - self._short_sizes
         self._check_enough_classes()
         self._count_groups()
 
@@ -170,17 +171,27 @@ class BalancedSampler(PlannedSampler):
         The short groups of classes that also give a spare group go first: they fill less than one batch, so
         that cutting the stream every ``batch_size`` images keeps the two groups of such a class apart.
         """
-        order = torch.randperm(len(spare_of_class), generator=generator)
-        gives = spare_of_class[order] == 1
-        order = torch.cat((order[gives], order[~gives]))
+        givers = spare_of_class.nonzero().squeeze(1)
+        others = ((spare_of_class == 0) & (self._short_sizes > 0)).nonzero().squeeze(1)
+        others = others[torch.randperm(len(others), generator=generator)]
+        images_before = int(self._short_sizes[givers].sum())
+        order = torch.cat((givers, self._order_short_groups(others, images_before, images)))
         entry, within = count_within(self._short_sizes[order])
-        short_starts = self._class_starts + self._class_sizes - self._short_sizes
-        short = short_starts[order][entry] + within
+        short = self._short_starts[order][entry] + within
 
-        givers = spare_of_class.nonzero()
         spare_starts = self._class_starts[givers] + (self._used_groups[givers] - 1) * self.images_per_class
-        spare = (spare_starts + torch.arange(self.images_per_class)).flatten()
+        spare = (spare_starts.unsqueeze(1) + torch.arange(self.images_per_class)).flatten()
         return images[torch.cat((short, spare))]
+
+    def _order_short_groups(self, classes: Tensor, images_before: int, images: Tensor) -> Tensor:
+        """In which order the short groups of these classes fill the mixed batches.
+
+        Args:
+            classes: The classes, in random order.
+            images_before: How many images of the stream come before theirs.
+            images: All images, class after class; the last of each class are its short group.
+        """
+        return classes
 
 
 def count_within(counts: Tensor) -> tuple[Tensor, Tensor]:

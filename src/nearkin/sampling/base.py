@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 from torch.utils.data import Sampler
 
 from nearkin.registry import Registry
@@ -145,6 +146,15 @@ class PlannedSampler(Sampler[list[int]], ABC):
 
     def refresh(self, embeddings: Tensor) -> None:
         """Note the present embeddings of all images, ``(N, D)``, for the plans to come, where they matter."""
+
+    def _checked_embeddings(self, embeddings: Tensor) -> Tensor:
+        """The embeddings normalised in float32, ``(N, D)``."""
+        if embeddings.ndim != 2 or len(embeddings) != len(self.labels):
+            raise ValueError(
+                f"embeddings must be ({len(self.labels)}, D), a row for every label, "
+                f"not {tuple(embeddings.shape)}"
+            )
+        return normalize(embeddings.detach().float(), dim=1)
 
     def tensors(self) -> dict[str, Tensor]:
         """What was noted by ``refresh``: with ``state_dict``, all that a resumed sampler needs."""
