@@ -1,0 +1,146 @@
+"""What every loss is, how it is found by its name, and what it refuses."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.registry import Registry
+
+
+class Loss(nn.Module):
+    """Embeddings and labels in, one number out.
+
+    ``loss(embeddings, labels)`` takes raw embeddings ``(B, D)`` of any float dtype and labels ``(B,)`` of any
+    integer dtype. Half precision is computed in float32 inside, with or without autocast. A batch that offers
+    nothing to learn from gives an exact 0 whose gradient is 0.
+
+    Attributes:
+        needs_classes: whether the constructor takes ``num_classes`` and ``embedding_dim``.
+        validate: whether the *values* of the inputs are checked (finite embeddings, labels in range). Shapes
+            and dtypes always are. On CUDA the check waits for the device once per call;
+            ``loss.validate = False`` (or ``Loss.validate = False`` for all) switches it off.
+    """
+
+    needs_classes: ClassVar[bool] = False
+    validate: bool = True
+
+    def param_groups(self, lr: float) -> list[dict[str, Any]]:
+        """One optimiser group per learnable parameter of the loss, each with learning rate ``lr``.
+
+        >>> import nearkin.losses
+        >>> loss = nearkin.losses.build("proxy_anchor", num_classes=3, embedding_dim=2)
+        >>> [(group["name"], group["lr"]) for group in loss.param_groups(0.01)]
+        [('proxies', 0.01)]
+        """
+        return [
+            {"params": [parameter], "lr": lr, "name": name}
+            for name, parameter in self.named_parameters()
+            if parameter.requires_grad
+        ]
+
+    def extra_repr(self) -> str:
+        """The constructor's keywords and their values."""
+        keywords = [k for k in inspect.signature(type(self)).parameters if k != "generator"]
+        return ", ".join(f"{keyword}={getattr(self, keyword)!r}" for keyword in keywords)
+
+
+_registry: Registry[Loss] = Registry("loss")
+register = _registry.register
+unregister = _registry.unregister
+names = _registry.names
+get = _registry.get
+
+
+def build(
+    name: str,
+    *,
+    num_classes: int | None = None,
+    embedding_dim: int | None = None,
+    generator: torch.Generator | None = None,
+    **hyperparameters: Any,
+) -> Loss:
+    """Make a loss by its name.
+
+    Args:
+        name: one of ``names()``.
+        num_classes: C, for losses with proxies; the others ignore it.
+        embedding_dim: D, for losses with proxies; the others ignore it.
+        generator: starts the proxies, or draws the randomly mined pairs; without one, seed 0.
+        hyperparameters: keywords of the loss, see ``describe(name)``.
+
+    Raises:
+        ValueError: for an unknown name or keyword, a wrong value, or a proxy loss without its sizes.
+
+    >>> build("contrastive", margin=0.3)
+    Contrastive(margin=0.3, metric='cosine', mining='all')
+    >>> build("proxy_anchor")
+    Traceback (most recent call last):
+    ValueError: loss 'proxy_anchor' has learnable proxies: it needs num_classes and embedding_dim
+    """
+    known = _registry.keywords(name)
+    if generator is not None and "generator" in known:
+        hyperparameters["generator"] = generator
+    if "num_classes" in known:
+        if num_classes is None or embedding_dim is None:
+            raise ValueError(f"loss {name!r} has learnable proxies: it needs num_classes and embedding_dim")
+        hyperparameters |= {"num_classes": num_classes, "embedding_dim": embedding_dim}
+    return _registry.build(name, **hyperparameters)
+
+
+def require_positive(**values: float) -> None:
+    """Refuse hyperparameters that are not above 0."""
+    for name, value in values.items():
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name}={value} must be a finite number above 0")
+
+
+def require_non_negative(**values: float) -> None:
+    """Refuse hyperparameters below 0."""
+    for name, value in values.items():
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{name}={value} must be a finite number, at least 0")
+
+
+def require_one_of(allowed: tuple[str, ...], **values: str) -> None:
+    """Refuse a word that is not one of ``allowed``."""
+    for name, value in values.items():
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r} must be one of: {', '.join(allowed)}")
+
+
+def check_embeddings(embeddings: Tensor, what: str = "embeddings") -> None:
+    """Refuse anything but a float matrix; looks at shape and dtype only."""
+    if embeddings.dim() != 2:
+        raise ValueError(f"{what} must be a matrix (B, D), not of shape {tuple(embeddings.shape)}")
+    if not embeddings.is_floating_point():
+        raise ValueError(f"{what} must be of a float dtype, not {embeddings.dtype}")
+
+
+def check_labels(
+    labels: Tensor, embeddings: Tensor, what: str = "labels", *, multi_hot: bool = False
+) -> None:
+    """Refuse labels that cannot belong to ``embeddings``; looks at shape and dtype only."""
+    if labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"{what} must be of an integer dtype, not {labels.dtype}")
+    if labels.dim() != 1 and not (multi_hot and labels.dim() == 2):
+        allowed = "(B,) or multi-hot (B, L)" if multi_hot else "(B,)"
+        raise ValueError(f"{what} must have shape {allowed}, not {tuple(labels.shape)}")
+    if labels.dim() == 1 and labels.dtype == torch.bool:
+        raise ValueError(f"{what} must be of an integer dtype, not {labels.dtype}")
+    if len(labels) != len(embeddings):
+        raise ValueError(f"{len(labels)} {what} for {len(embeddings)} embeddings")
+    if labels.device != embeddings.device:
+        raise ValueError(f"{what} are on {labels.device}, the embeddings on {embeddings.device}")
+
+
+def check_finite(norms: Tensor, what: str = "embeddings") -> None:
+    """Refuse rows whose norm ``(B,)`` is not finite: one reduction, one look from the host."""
+    if torch.isfinite(norms.sum()):
+        return
+    broken = (~torch.isfinite(norms)).nonzero()
+    if len(broken):
+        raise ValueError(f"{what} contain NaN or infinite values (first in row {int(broken[0])})")

@@ -1,0 +1,199 @@
+"""The core of the pair-based losses: a batch against itself, or against references."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearkin import mining as miners
+from nearkin.losses.base import Loss, check_embeddings, check_finite, check_labels
+from nearkin.losses.similarity import (
+    Measured,
+    at_least_float32,
+    full_precision,
+    normalise,
+    through_similarities,
+)
+
+
+class Pairs(NamedTuple):
+    """Who is whose kin.
+
+    Attributes:
+        positive: ``(B, R)`` boolean, pairs that share a class, never an image with itself.
+        negative: ``(B, R)`` boolean, pairs that do not.
+        labels: of the anchors, ``(B,)`` or multi-hot ``(B, L)``.
+        embedding_dim: D.
+    """
+
+    positive: Tensor
+    negative: Tensor
+    labels: Tensor
+    embedding_dim: int
+
+
+class PairLoss(Loss):
+    """A loss over the pairs of a batch.
+
+    A subclass states its value and weights in :meth:`measure`; or only its value, in :meth:`value`, and
+    autograd finds the weights.
+
+    Labels are ``(B,)``, or a multi-hot ``(B, L)`` matrix where a pair is positive if it shares a label.
+    ``references`` (a memory, a gallery) replace the batch as the other side of every pair; without them the
+    batch is compared with itself and no image with itself, by index.
+    """
+
+    normalised: bool = True
+    """Whether S is made of cosines, or of raw inner products."""
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch, a scalar.
+
+        Args:
+            embeddings: ``(B, D)``, raw.
+            labels: ``(B,)`` integers or multi-hot ``(B, L)``.
+            references: ``(R, D)``, raw; the other side of the pairs, instead of the batch itself.
+            reference_labels: of the same kind as ``labels``, for ``references``.
+        """
+        self._check_shapes(embeddings, labels, references, reference_labels)
+        with full_precision(embeddings):
+            left = self._side(embeddings)
+            right = None if references is None else self._side(references.to(left.dtype), "references")
+            if left.numel() == 0 or (right is not None and right.numel() == 0):
+                return left.sum() * 0
+            pairs = _pairs(labels, reference_labels, left.shape[1])
+            return through_similarities(
+                left,
+                right,
+                lambda S, with_weights: self.measure(S, pairs, with_weights),
+                list(self.parameters()),
+            )
+
+    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+        """The value and, where wanted, the weights ∂L/∂S ``(B, R)``; S may be overwritten."""
+        parameters = list(self.parameters())
+        if not with_weights:
+            return Measured(self.value(S, pairs))
+        with torch.enable_grad():
+            S = S.detach().requires_grad_()
+            value = self.value(S, pairs)
+            if not value.requires_grad:
+                return Measured(value, torch.zeros_like(S), tuple(map(torch.zeros_like, parameters)))
+            weights, *own = torch.autograd.grad(value, [S, *parameters], materialize_grads=True)
+        return Measured(value.detach(), weights, tuple(own))
+
+    def value(self, S: Tensor, pairs: Pairs) -> Tensor:
+        """The value alone, differentiable in S; for a loss whose weights are not worth writing down."""
+        raise NotImplementedError(f"{type(self).__name__} must define measure or value")
+
+    @torch.no_grad()
+    def pair_weights(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> Tensor:
+        """∂L/∂S ``(B, R)``: below 0 where the loss pulls a pair together, above 0 where it pushes."""
+        self._check_shapes(embeddings, labels, references, reference_labels)
+        with full_precision(embeddings):
+            left = self._side(embeddings)
+            right = left if references is None else self._side(references.to(left.dtype), "references")
+            S = left @ right.T
+            if S.numel() == 0:
+                return S
+            weights = self.measure(S, _pairs(labels, reference_labels, left.shape[1]), True).weights
+        assert weights is not None
+        return weights
+
+    def _side(self, embeddings: Tensor, what: str = "embeddings") -> Tensor:
+        rows = at_least_float32(embeddings)
+        norms = torch.linalg.vector_norm(rows.detach(), dim=1)
+        if self.validate:
+            check_finite(norms, what)
+        return normalise(rows, norms) if self.normalised else rows
+
+    def _check_shapes(
+        self, embeddings: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
+    ) -> None:
+        check_embeddings(embeddings)
+        check_labels(labels, embeddings, multi_hot=True)
+        if (references is None) != (reference_labels is None):
+            raise ValueError("references and reference_labels come together")
+        if references is None or reference_labels is None:
+            return
+        check_embeddings(references, "references")
+        check_labels(reference_labels, references, "reference_labels", multi_hot=True)
+        if references.shape[1] != embeddings.shape[1]:
+            raise ValueError(
+                f"references have {references.shape[1]} columns but the embeddings have {embeddings.shape[1]}"
+            )
+        if labels.shape[1:] != reference_labels.shape[1:]:
+            shapes = f"{tuple(labels.shape)} and {tuple(reference_labels.shape)}"
+            raise ValueError(f"labels and reference_labels must be of the same kind, not {shapes}")
+
+
+class MinedPairLoss(PairLoss):
+    """A pair loss that looks at the pairs or triplets a miner selects.
+
+    Args:
+        mining: a miner's name, or a miner.
+        generator: draws what a random miner chooses, on the CPU whatever the device of the embeddings; seed 0
+            if there is none. Its state travels in ``state_dict`` so that a resumed run draws the same.
+    """
+
+    def __init__(self, mining: str | miners.Miner, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.mining = mining
+        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
+        self.miner = self.build_miner(mining) if isinstance(mining, str) else mining
+        if not callable(self.miner):
+            raise ValueError(f"mining={mining!r} must be a miner's name or a miner")
+
+    def build_miner(self, name: str) -> miners.Miner:
+        """The miner that this loss means by ``name``."""
+        return miners.build(name)
+
+    def mine(self, S: Tensor, pairs: Pairs) -> miners.Mined:
+        """What the miner selects; it sees the values of S only, without gradient."""
+        return self.miner(
+            S.detach(),
+            pairs.positive,
+            pairs.negative,
+            embedding_dim=pairs.embedding_dim,
+            generator=self.generator,
+        )
+
+    def mine_pairs(self, S: Tensor, pairs: Pairs) -> miners.Masks:
+        """What the miner selects, as masks."""
+        return miners.as_masks(self.mine(S, pairs), S.shape)
+
+    def get_extra_state(self) -> Tensor:
+        """The generator's state, a uint8 vector."""
+        return self.generator.get_state()
+
+    def set_extra_state(self, state: Any) -> None:
+        """Continue the generator from ``state``."""
+        self.generator.set_state(state.cpu())
+
+
+def _pairs(labels: Tensor, reference_labels: Tensor | None, embedding_dim: int) -> Pairs:
+    """All pairs; a batch against itself leaves out the diagonal of both masks."""
+    others = labels if reference_labels is None else reference_labels
+    multi_hot = labels.dim() == 2
+    same = (labels.float() @ others.float().T) > 0 if multi_hot else labels.unsqueeze(1) == others
+    if reference_labels is not None:
+        return Pairs(same, ~same, labels, embedding_dim)
+    same.fill_diagonal_(True)
+    negative = ~same
+    return Pairs(same.fill_diagonal_(False), negative, labels, embedding_dim)

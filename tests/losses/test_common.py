@@ -1,0 +1,121 @@
+"""Every promise of ``nearkin.losses.testing`` for every registered loss, and for one a user adds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nearkin import losses
+from nearkin.losses import testing
+
+
+@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("name", losses.names())
+def test_promise(name, check):
+    check(testing.maker(name))
+
+
+@pytest.mark.parametrize("name", losses.names())
+def test_description(name):
+    testing.check_description(name)
+
+
+@pytest.mark.parametrize("name", losses.names())
+def test_class_is_exported(name):
+    about = losses.describe(name)
+    assert losses.get(name) is getattr(losses, about.class_name)
+    assert about.class_name in losses.__all__
+
+
+@pytest.mark.parametrize("name", losses.names())
+def test_unknown_keyword_is_refused(name):
+    with pytest.raises(ValueError, match="has no keyword 'marginn'"):
+        losses.build(name, num_classes=3, embedding_dim=2, marginn=0.1)
+
+
+@pytest.mark.parametrize("name", [name for name in losses.names() if losses.describe(name).needs_classes])
+@pytest.mark.parametrize("sizes", [{}, {"num_classes": 3}, {"num_classes": 3, "embedding_dim": 0}])
+def test_proxy_loss_needs_its_sizes(name, sizes):
+    with pytest.raises(ValueError, match="num_classes|embedding_dim"):
+        losses.build(name, **sizes)
+
+
+NOT_NEGATIVE = {"margin", "epsilon", "l2", "nu", "gamma", "tau", "regularization", "margin_degrees"}
+ABOVE_ZERO = {"alpha", "beta", "scale", "temperature", "positive_scale", "negative_scale", "ratio"}
+
+
+@pytest.mark.parametrize(
+    ("name", "keyword"),
+    [
+        (name, keyword)
+        for name in losses.names()
+        for keyword in losses.describe(name).defaults
+        if keyword in NOT_NEGATIVE | ABOVE_ZERO
+    ],
+)
+def test_wrong_values_are_refused(name, keyword):
+    for wrong in [-0.1, float("nan"), *([0] if keyword in ABOVE_ZERO else [])]:
+        with pytest.raises(ValueError, match=f"{keyword}={wrong}"):
+            losses.build(name, num_classes=3, embedding_dim=2, **{keyword: wrong})
+
+
+@pytest.fixture
+def toy():
+    @losses.register("toy")
+    class Toy(losses.PairLoss):
+        """Pull positives, push negatives, all alike.
+
+        Equation:
+            L = mean over all pairs of s·S for negatives, −s·S for positives
+
+        Source:
+            This test.
+
+        When to use:
+            Never.
+
+        Args:
+            scale: s.
+
+        Example:
+            >>> Toy()
+        """
+
+        def __init__(self, *, scale: float = 1.0) -> None:
+            super().__init__()
+            self.scale = scale
+
+        def value(self, S, pairs):
+            return self.scale * (S * (pairs.negative.to(S.dtype) - pairs.positive.to(S.dtype))).mean()
+
+    yield Toy
+    losses.unregister("toy")
+
+
+def test_a_new_loss_is_one_class(toy):
+    assert "toy" in losses.names()
+    assert isinstance(losses.build("toy", scale=2.0, num_classes=7, embedding_dim=3), toy)
+    assert losses.describe("toy").defaults == {"scale": 1.0}
+    testing.check_loss("toy")
+
+
+def test_the_checks_can_fail(toy, monkeypatch):
+    monkeypatch.setattr(toy, "value", lambda self, S, pairs: S.sum() * float("nan"))
+    with pytest.raises(AssertionError, match="the value is nan"):
+        testing.check_loss("toy")
+
+
+def test_a_wrong_gradient_is_caught(toy, monkeypatch):
+    def measure(self, S, pairs, with_weights):
+        return losses.Measured(S.mean(), torch.ones_like(S))
+
+    monkeypatch.setattr(toy, "measure", measure)
+    with pytest.raises(Exception, match="Jacobian"):
+        testing.check_gradient_is_the_derivative(testing.maker("toy"))
+
+
+def test_differentiating_twice_is_refused():
+    x = testing.batch().requires_grad_()
+    loss = losses.build("contrastive")(x, testing.LABELS)
+    with pytest.raises(RuntimeError, match="once only"):
+        torch.autograd.grad(loss, x, create_graph=True)
