@@ -5,26 +5,56 @@ equation, the source and when to use it. A new loss is one file with ``@register
 here.
 """
 
+from nearkin.losses.arcface import ArcFace
 from nearkin.losses.base import Loss, build, get, names, register, unregister
 from nearkin.losses.contrastive import Contrastive
 from nearkin.losses.description import Description, describe
+from nearkin.losses.direction_multi_similarity import DirectionMultiSimilarity
+from nearkin.losses.direction_proxy_nca import DirectionProxyNCA
+from nearkin.losses.direction_triplet import DirectionTriplet
+from nearkin.losses.lifted_structure import LiftedStructure
+from nearkin.losses.margin import Margin
 from nearkin.losses.multi_similarity import MultiSimilarity
+from nearkin.losses.nca import NCA
+from nearkin.losses.npair import NPair
 from nearkin.losses.pair import MinedPairLoss, PairLoss, Pairs
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.proxy_anchor import ProxyAnchor
+from nearkin.losses.proxy_gml import ProxyGML
+from nearkin.losses.proxy_nca import ProxyNCA
+from nearkin.losses.proxy_nca_pp import ProxyNCAPlusPlus
+from nearkin.losses.proxy_repulsion import ProxyRepulsion
 from nearkin.losses.similarity import Measured
+from nearkin.losses.soft_triple import SoftTriple
+from nearkin.losses.softmax import Softmax
+from nearkin.losses.triplet import Triplet
 
 __all__ = [
+    "NCA",
+    "ArcFace",
     "Contrastive",
     "Description",
+    "DirectionMultiSimilarity",
+    "DirectionProxyNCA",
+    "DirectionTriplet",
+    "LiftedStructure",
     "Loss",
+    "Margin",
     "Measured",
     "MinedPairLoss",
     "MultiSimilarity",
+    "NPair",
     "PairLoss",
     "Pairs",
     "ProxyAnchor",
+    "ProxyGML",
     "ProxyLoss",
+    "ProxyNCA",
+    "ProxyNCAPlusPlus",
+    "ProxyRepulsion",
+    "SoftTriple",
+    "Softmax",
+    "Triplet",
     "build",
     "describe",
     "get",

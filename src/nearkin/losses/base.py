@@ -45,7 +45,11 @@ class Loss(nn.Module):
     def extra_repr(self) -> str:
         """The constructor's keywords and their values."""
         keywords = [k for k in inspect.signature(type(self)).parameters if k != "generator"]
-        return ", ".join(f"{keyword}={getattr(self, keyword)!r}" for keyword in keywords)
+        values = {keyword: getattr(self, keyword) for keyword in keywords}
+        return ", ".join(
+            f"{keyword}={f'tensor{tuple(value.shape)}' if isinstance(value, Tensor) else repr(value)}"
+            for keyword, value in values.items()
+        )
 
 
 _registry: Registry[Loss] = Registry("loss")
@@ -84,10 +88,12 @@ def build(
     known = _registry.keywords(name)
     if generator is not None and "generator" in known:
         hyperparameters["generator"] = generator
-    if "num_classes" in known:
-        if num_classes is None or embedding_dim is None:
+    sizes = {"num_classes": num_classes, "embedding_dim": embedding_dim}
+    for size, value in sizes.items():
+        if size in known and value is not None:
+            hyperparameters[size] = value
+        elif size in known and known[size].default is inspect.Parameter.empty:
             raise ValueError(f"loss {name!r} has learnable proxies: it needs num_classes and embedding_dim")
-        hyperparameters |= {"num_classes": num_classes, "embedding_dim": embedding_dim}
     return _registry.build(name, **hyperparameters)
 
 
@@ -144,3 +150,17 @@ def check_finite(norms: Tensor, what: str = "embeddings") -> None:
     broken = (~torch.isfinite(norms)).nonzero()
     if len(broken):
         raise ValueError(f"{what} contain NaN or infinite values (first in row {int(broken[0])})")
+
+
+def check_label_range(labels: Tensor, num_classes: int) -> None:
+    """Refuse labels ``(B,)`` outside ``0 … num_classes − 1``."""
+    outside = labels[(labels < 0) | (labels >= num_classes)]
+    if len(outside):
+        raise ValueError(f"label {int(outside[0])} is out of range for num_classes={num_classes}")
+
+
+def require_count(**values: int) -> None:
+    """Refuse hyperparameters that are not whole numbers of at least 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}={value!r} must be a whole number of at least 1")

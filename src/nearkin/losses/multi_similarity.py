@@ -72,6 +72,5 @@ class MultiSimilarity(MinedPairLoss):
         pushes = torch.where(negative, S, -inf).sub_(self.margin).mul_(self.beta)
         per_anchor = log_one_plus_sum_exp_(pulls, dim=1) / self.alpha
         per_anchor += log_one_plus_sum_exp_(pushes, dim=1) / self.beta
-        if not with_weights:
-            return Measured(per_anchor.mean())
-        return Measured(per_anchor.mean(), pushes.sub_(pulls).div_(len(S)))
+        value = per_anchor.sum() / pairs.anchors
+        return Measured(value, pushes.sub_(pulls).div_(pairs.anchors) if with_weights else None)

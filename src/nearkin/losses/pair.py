@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin import mining as miners
 from nearkin.losses.base import Loss, check_embeddings, check_finite, check_labels
@@ -26,12 +26,14 @@ class Pairs(NamedTuple):
         negative: ``(B, R)`` boolean, pairs that do not.
         labels: of the anchors, ``(B,)`` or multi-hot ``(B, L)``.
         embedding_dim: D.
+        anchors: B, how many of the rows are anchors.
     """
 
     positive: Tensor
     negative: Tensor
     labels: Tensor
     embedding_dim: int
+    anchors: int
 
 
 class PairLoss(Loss):
@@ -45,8 +47,12 @@ class PairLoss(Loss):
     batch is compared with itself and no image with itself, by index.
     """
 
-    normalised: bool = True
+    on_sphere: bool = True
     """Whether S is made of cosines, or of raw inner products."""
+
+    among_references: bool = False
+    """Whether the loss also looks at similarities between two references; with ``references=`` it then works
+    on the ``(B + R, B + R)`` matrix of everybody against everybody."""
 
     def forward(
         self,
@@ -71,12 +77,16 @@ class PairLoss(Loss):
             if left.numel() == 0 or (right is not None and right.numel() == 0):
                 return left.sum() * 0
             pairs = _pairs(labels, reference_labels, left.shape[1])
-            return through_similarities(
+            if right is not None and self.among_references:
+                left, right, pairs = torch.cat([left, right]), None, _everybody(pairs)
+            value = through_similarities(
                 left,
                 right,
                 lambda S, with_weights: self.measure(S, pairs, with_weights),
                 list(self.parameters()),
             )
+            extra = self.extra_term(left, pairs)
+            return value if extra is None else value + extra
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """The value and, where wanted, the weights ∂L/∂S ``(B, R)``; S may be overwritten."""
@@ -91,6 +101,10 @@ class PairLoss(Loss):
             weights, *own = torch.autograd.grad(value, [S, *parameters], materialize_grads=True)
         return Measured(value.detach(), weights, tuple(own))
 
+    def extra_term(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
+        """What the loss adds to its function of S, from the (normalised) embeddings; or nothing."""
+        return None
+
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """The value alone, differentiable in S; for a loss whose weights are not worth writing down."""
         raise NotImplementedError(f"{type(self).__name__} must define measure or value")
@@ -104,15 +118,21 @@ class PairLoss(Loss):
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
     ) -> Tensor:
-        """∂L/∂S ``(B, R)``: below 0 where the loss pulls a pair together, above 0 where it pushes."""
+        """∂L/∂S ``(B, R)``: below 0 where the loss pulls a pair together, above 0 where it pushes.
+
+        A loss that looks :attr:`among_references` gives ``(B + R, B + R)`` where there are some.
+        """
         self._check_shapes(embeddings, labels, references, reference_labels)
         with full_precision(embeddings):
             left = self._side(embeddings)
             right = left if references is None else self._side(references.to(left.dtype), "references")
-            S = left @ right.T
-            if S.numel() == 0:
-                return S
-            weights = self.measure(S, _pairs(labels, reference_labels, left.shape[1]), True).weights
+            pairs = _pairs(labels, reference_labels, left.shape[1])
+            if not pairs.positive.numel():
+                return left.new_zeros(pairs.positive.shape)
+            if references is not None and self.among_references:
+                left = right = torch.cat([left, right])
+                pairs = _everybody(pairs)
+            weights = self.measure(left @ right.T, pairs, True).weights
         assert weights is not None
         return weights
 
@@ -121,7 +141,7 @@ class PairLoss(Loss):
         norms = torch.linalg.vector_norm(rows.detach(), dim=1)
         if self.validate:
             check_finite(norms, what)
-        return normalise(rows, norms) if self.normalised else rows
+        return normalise(rows, norms) if self.on_sphere else rows
 
     def _check_shapes(
         self, embeddings: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
@@ -193,7 +213,18 @@ def _pairs(labels: Tensor, reference_labels: Tensor | None, embedding_dim: int) 
     multi_hot = labels.dim() == 2
     same = (labels.float() @ others.float().T) > 0 if multi_hot else labels.unsqueeze(1) == others
     if reference_labels is not None:
-        return Pairs(same, ~same, labels, embedding_dim)
+        return Pairs(same, ~same, labels, embedding_dim, len(labels))
     same.fill_diagonal_(True)
     negative = ~same
-    return Pairs(same.fill_diagonal_(False), negative, labels, embedding_dim)
+    return Pairs(same.fill_diagonal_(False), negative, labels, embedding_dim, len(labels))
+
+
+def _everybody(pairs: Pairs) -> Pairs:
+    """The pairs of B anchors and R references as pairs of all B + R; references are no anchors."""
+    anchors, others = pairs.positive.shape
+    padding = (anchors, 0, 0, others)
+    return pairs._replace(
+        positive=nn.functional.pad(pairs.positive, padding),
+        negative=nn.functional.pad(pairs.negative, padding),
+        anchors=anchors,
+    )

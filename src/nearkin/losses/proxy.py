@@ -8,7 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from nearkin.losses.base import Loss, check_embeddings, check_finite, check_labels
+from nearkin.losses.base import (
+    Loss,
+    check_embeddings,
+    check_finite,
+    check_label_range,
+    check_labels,
+    require_count,
+)
 from nearkin.losses.similarity import (
     Measured,
     at_least_float32,
@@ -21,8 +28,8 @@ from nearkin.losses.similarity import (
 class ProxyLoss(Loss):
     """A loss over the similarities to learnable ``.proxies``, of shape ``(C, D)`` or ``(C, K, D)``.
 
-    A subclass states its value and weights in :meth:`measure`, and may add a term of its own in
-    :meth:`extra_term`.
+    A subclass states its value and weights in :meth:`measure`; terms that need more than S extend
+    :meth:`value`.
 
     Args:
         num_classes: C; labels lie in ``0 … C − 1``.
@@ -32,7 +39,7 @@ class ProxyLoss(Loss):
     """
 
     needs_classes: ClassVar[bool] = True
-    normalised: bool = True
+    on_sphere: bool = True
     """Whether S is made of cosines, or of raw inner products."""
 
     def __init__(
@@ -43,9 +50,7 @@ class ProxyLoss(Loss):
         proxies_per_class: int | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("num_classes", num_classes), ("embedding_dim", embedding_dim)):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}={size!r} must be a whole number of at least 1")
+        require_count(num_classes=num_classes, embedding_dim=embedding_dim)
         self.num_classes = num_classes
         self.embedding_dim = embedding_dim
         shape: tuple[int, ...] = (num_classes, embedding_dim)
@@ -79,14 +84,23 @@ class ProxyLoss(Loss):
             if not len(rows):
                 return rows.sum() * 0 + self.proxies.sum() * 0
             proxies = self.proxies.to(rows.dtype)
-            if self.normalised:
+            if self.on_sphere:
                 rows, proxies = normalise(rows, norms), normalise(proxies)
-            labels = labels.long()
-            value = through_similarities(
-                rows, proxies.flatten(0, -2), lambda S, with_weights: self.measure(S, labels, with_weights)
-            )
-            extra = self.extra_term(rows, proxies, labels)
-            return value if extra is None else value + extra
+            return self.value(rows, proxies, labels.long())
+
+    def value(self, embeddings: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
+        """The loss of checked and (where it wants that) normalised inputs.
+
+        Args:
+            embeddings: ``(B, D)``.
+            proxies: ``(C, D)`` or ``(C, K, D)``.
+            labels: ``(B,)`` int64.
+        """
+        return through_similarities(
+            embeddings,
+            proxies.flatten(0, -2),
+            lambda S, with_weights: self.measure(S, labels, with_weights),
+        )
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """The value and, where wanted, the weights ∂L/∂S; S may be overwritten.
@@ -98,15 +112,10 @@ class ProxyLoss(Loss):
         """
         raise NotImplementedError(f"{type(self).__name__} must define measure")
 
-    def extra_term(self, embeddings: Tensor, proxies: Tensor, labels: Tensor) -> Tensor | None:
-        """What the loss adds to its function of S, from (normalised) embeddings and proxies; or nothing."""
-        return None
-
     def _check_values(self, norms: Tensor, labels: Tensor) -> None:
         """Refuse values that are not finite and labels out of range; one look from the host for both."""
         in_range = (labels >= 0) & (labels < self.num_classes)
         if torch.isfinite(norms.sum()) & in_range.all():
             return
-        for label in labels[~in_range].tolist():
-            raise ValueError(f"label {label} is out of range for num_classes={self.num_classes}")
+        check_label_range(labels, self.num_classes)
         check_finite(norms)

@@ -46,7 +46,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def _refuse_second_derivative() -> None:
+def refuse_second_derivative() -> None:
     """The weights are constants of the backward pass: a second derivative would silently lack their part."""
     if torch.is_grad_enabled():
         raise RuntimeError("nearkin losses can be differentiated once only: do not use create_graph=True")
@@ -63,7 +63,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        _refuse_second_derivative()
+        refuse_second_derivative()
         units, inverse = ctx.saved_tensors
         radial = (units * gradient).sum(dim=-1, keepdim=True)
         return torch.addcmul(gradient, units, radial, value=-1).mul_(inverse), None
@@ -87,7 +87,7 @@ class _ThroughSimilarities(torch.autograd.Function):
     def forward(
         ctx: Any, measure: Measure, left: Tensor, right: Tensor | None, *parameters: Tensor
     ) -> Tensor:
-        S = left @ (left if right is None else right).T
+        S = left @ (left if right is None else right).mT
         measured = measure(S, True)
         assert measured.weights is not None
         ctx.symmetric = measured.symmetric
@@ -96,7 +96,7 @@ class _ThroughSimilarities(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivative()
+        refuse_second_derivative()
         left, right, weights, *parameter_gradients = ctx.saved_tensors
         to_left = to_right = None
         with full_precision(left):
@@ -106,7 +106,7 @@ class _ThroughSimilarities(torch.autograd.Function):
                 if ctx.needs_input_grad[1]:
                     to_left = (weights @ right).mul_(gradient)
                 if ctx.needs_input_grad[2]:
-                    to_right = (weights.T @ left).mul_(gradient)
+                    to_right = (weights.mT @ left).mul_(gradient)
         return None, to_left, to_right, *(gradient * own for own in parameter_gradients)
 
 
@@ -114,17 +114,17 @@ def _to_both_sides(weights: Tensor, rows: Tensor, symmetric: bool) -> Tensor:
     """∂L/∂z of a batch against itself: each row is an anchor and somebody's reference."""
     if symmetric:
         return (weights @ rows).mul_(2)
-    return torch.addmm(weights @ rows, weights.T, rows)
+    return (weights @ rows).add_(weights.mT @ rows)
 
 
 def through_similarities(
     left: Tensor, right: Tensor | None, measure: Measure, parameters: Sequence[Tensor] = ()
 ) -> Tensor:
-    """The value of ``measure`` on ``left @ right.T``, differentiable in both and in ``parameters``.
+    """The value of ``measure`` on ``left @ right.mT``, differentiable in both and in ``parameters``.
 
     Args:
-        left: ``(B, D)``.
-        right: ``(R, D)``, or ``None`` to compare ``left`` with itself.
+        left: ``(..., B, D)``.
+        right: ``(..., R, D)``, or ``None`` to compare ``left`` with itself.
         measure: gives the value, and the weights ∂L/∂S where they are wanted.
         parameters: learnable parameters that the value depends on, in the order of ``parameter_gradients``.
     """
@@ -134,7 +134,35 @@ def through_similarities(
             measure, left, right, *parameters
         )
         return value
-    return measure(left @ (left if right is None else right).T, False).value
+    return measure(left @ (left if right is None else right).mT, False).value
+
+
+def safe_distance(S: Tensor) -> tuple[Tensor, Tensor]:
+    """``D = √(2 − 2S)`` and ``1/D``; both are 0 where the two coincide up to rounding.
+
+    There the distance has no derivative, and 1/D would only magnify the rounding.
+    """
+    squared = torch.mul(S, -2).add_(2)
+    squared.masked_fill_(squared < 8 * torch.finfo(S.dtype).eps, 0)
+    D = squared.sqrt_()
+    return D, torch.where(D > 0, D.reciprocal(), 0)
+
+
+def log_sum_exp_(T: Tensor, dim: int) -> Tensor:
+    """``log Σ eᵗ`` along ``dim``, and T becomes its gradient (the softmax), in place.
+
+    Entries of −∞ are outside the sum; an empty sum gives −∞ and no gradient.
+
+    >>> T = torch.tensor([[0.0, 0.0, -torch.inf]])
+    >>> log_sum_exp_(T, dim=1)
+    tensor([0.6931])
+    >>> T
+    tensor([[0.5000, 0.5000, 0.0000]])
+    """
+    shift = T.amax(dim=dim, keepdim=True).clamp_min_(torch.finfo(T.dtype).min)
+    total = T.sub_(shift).exp_().sum(dim=dim, keepdim=True)
+    T.div_(total.clamp_min(torch.finfo(T.dtype).tiny))
+    return shift.add_(total.log_()).squeeze(dim)
 
 
 def log_one_plus_sum_exp_(T: Tensor, dim: int) -> Tensor:

@@ -4,18 +4,37 @@ Every miner is a pure function of similarities and masks; ``build("semi_hard")``
 """
 
 from nearkin.mining.all import All
-from nearkin.mining.base import Masks, Mined, Miner, Triplets, as_masks, build, names, register
+from nearkin.mining.base import (
+    Masks,
+    Mined,
+    Miner,
+    Triplets,
+    as_masks,
+    build,
+    names,
+    places_in_rows,
+    register,
+)
+from nearkin.mining.distance_weighted import DistanceWeighted
+from nearkin.mining.hard import Hard
 from nearkin.mining.multi_similarity import MultiSimilarity
+from nearkin.mining.random import Random
+from nearkin.mining.semi_hard import SemiHard
 
 __all__ = [
     "All",
+    "DistanceWeighted",
+    "Hard",
     "Masks",
     "Mined",
     "Miner",
     "MultiSimilarity",
+    "Random",
+    "SemiHard",
     "Triplets",
     "as_masks",
     "build",
     "names",
+    "places_in_rows",
     "register",
 ]

@@ -68,3 +68,15 @@ def as_masks(mined: Mined, shape: torch.Size) -> Masks:
     positive[mined.anchor, mined.positive] = True
     negative[mined.anchor, mined.negative] = True
     return Masks(positive, negative)
+
+
+def places_in_rows(rows: Tensor, num_rows: int) -> Tensor:
+    """The place of each entry among the entries of its row, for ``rows`` in ascending order.
+
+    >>> places_in_rows(torch.tensor([0, 0, 2, 2, 2]), 3)
+    tensor([0, 1, 0, 1, 2])
+    """
+    in_row = torch.zeros(num_rows, dtype=torch.long, device=rows.device)
+    in_row.index_add_(0, rows, torch.ones_like(rows))
+    first = in_row.cumsum(0) - in_row
+    return torch.arange(len(rows), device=rows.device) - first[rows]

@@ -1,0 +1,87 @@
+"""The ArcFace loss."""
+
+from __future__ import annotations
+
+from math import cos, radians, sin
+
+import torch
+from torch import Tensor
+
+from nearkin.losses.base import register, require_positive
+from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.similarity import Measured
+from nearkin.losses.softmax import cross_entropy_
+
+
+@register("arcface")
+class ArcFace(ProxyLoss):
+    """Classification by angle, where the own class must win by a margin of degrees.
+
+    Equation:
+        L = mean over samples of −log softmax of s·cos(θ_y + m) for the own class, s·cos θ_c for the others
+
+        Where θ_y > π − m, cos θ_y − m sin m takes the place of cos(θ_y + m), which would rise again.
+
+    Source:
+        Deng, Guo, Xue, Zafeiriou. ArcFace: Additive Angular Margin Loss for Deep Face Recognition. CVPR 2019.
+        arXiv:1801.07698.
+
+    When to use:
+        Many classes with many images each, as in faces. With few images per class lower the scale.
+
+    Args:
+        num_classes: C.
+        embedding_dim: D.
+        margin_degrees: m, in degrees, below 180.
+        scale: s.
+        generator: starts the proxies.
+
+    Example:
+        >>> loss = ArcFace(num_classes=3, embedding_dim=4)
+        >>> bool(loss(torch.eye(4), torch.tensor([0, 1, 2, 0])) > 0)
+        True
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_dim: int,
+        *,
+        margin_degrees: float = 28.6,
+        scale: float = 64.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not 0 <= margin_degrees < 180:
+            raise ValueError(f"margin_degrees={margin_degrees} must be an angle from 0 to below 180")
+        require_positive(scale=scale)
+        super().__init__(num_classes, embedding_dim, generator)
+        self.margin_degrees = margin_degrees
+        self.scale = scale
+
+    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+        """Cross-entropy after the own cosines, B numbers, were moved by the margin."""
+        own = labels.unsqueeze(1)
+        moved, slope = add_angle(S.gather(1, own), radians(self.margin_degrees))
+        value, weights = cross_entropy_(S.scatter_(1, own, moved).mul_(self.scale), labels)
+        if not with_weights:
+            return Measured(value)
+        weights.mul_(self.scale).scatter_(1, own, weights.gather(1, own).mul_(slope))
+        return Measured(value, weights)
+
+
+def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """``cos(θ + m)`` from ``cos θ``, kept falling beyond θ = π − m, and its derivative by ``cos θ``.
+
+    The derivative grows without limit towards θ = 0, where the direction of the angle is lost: there the part
+    that has no direction is left out.
+
+    >>> add_angle(torch.tensor([1.0, 0.5, -1.0]), torch.pi / 3)
+    (tensor([ 0.5000, -0.5000, -1.9069]), tensor([0.5000, 1.0000, 1.0000]))
+    """
+    cosine = cosine.clamp(-1, 1)
+    squared_sine = 1 - cosine * cosine
+    sine = squared_sine.sqrt()
+    cotangent = torch.where(squared_sine > 8 * torch.finfo(cosine.dtype).eps, cosine / sine, 0)
+    falls = cosine >= -cos(margin)
+    moved = torch.where(falls, cosine * cos(margin) - sine * sin(margin), cosine - margin * sin(margin))
+    return moved, torch.where(falls, cos(margin) + cotangent * sin(margin), 1)

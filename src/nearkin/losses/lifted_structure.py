@@ -1,0 +1,78 @@
+"""The lifted structure loss."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+from torch import Tensor
+
+from nearkin import mining as miners
+from nearkin.losses.base import register, require_non_negative, require_positive
+from nearkin.losses.pair import MinedPairLoss, Pairs
+from nearkin.losses.similarity import Measured, log_sum_exp_
+
+
+@register("lifted_structure")
+class LiftedStructure(MinedPairLoss):
+    """The anchor's positives as a soft worst case against its negatives as a soft worst case.
+
+    Equation:
+        L = mean over anchors with both sets of [(1/β) LSE_{P_i} β(λ − S) + (1/α) LSE_{N_i} αS]₊
+
+    Source:
+        Song, Xiang, Jegelka, Savarese. Deep Metric Learning via Lifted Structured Feature Embedding.
+        CVPR 2016. arXiv:1511.06452; in the form per anchor of Hermans, Beyer, Leibe, 2017, arXiv:1703.07737.
+
+    When to use:
+        Like the triplet loss with every sample of the batch taking part. Its hinge stops pulling once an
+        anchor is well placed.
+
+    Args:
+        margin: λ.
+        positive_scale: β, sharpness on the positive pairs.
+        negative_scale: α, sharpness on the negative pairs; β = α = 1 is the original.
+        mining: a miner's name or a miner. "hard" means here, as in the thesis, the rule of the
+            multi-similarity miner with ε 0.1, not one triplet per anchor.
+        generator: for random miners.
+
+    Example:
+        >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+        >>> LiftedStructure()(embeddings, torch.tensor([0, 0, 1]))
+        tensor(0.7800)
+    """
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.5,
+        positive_scale: float = 2.0,
+        negative_scale: float = 40.0,
+        mining: str | miners.Miner = "hard",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        require_non_negative(margin=margin)
+        require_positive(positive_scale=positive_scale, negative_scale=negative_scale)
+        super().__init__(mining, generator)
+        self.margin = margin
+        self.positive_scale = positive_scale
+        self.negative_scale = negative_scale
+
+    def build_miner(self, name: str) -> miners.Miner:
+        """What the thesis calls hard mining of this loss is the multi-similarity rule."""
+        return miners.MultiSimilarity(epsilon=0.1) if name == "hard" else miners.build(name)
+
+    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+        """Two log-sum-exps per anchor under a hinge; a pair's weight is its share of its sum."""
+        positive, negative = self.mine_pairs(S, pairs)
+        pulls = torch.where(positive, S, inf).sub_(self.margin).mul_(-self.positive_scale)
+        pushes = torch.where(negative, S, -inf).mul_(self.negative_scale)
+        far = log_sum_exp_(pulls, dim=1) / self.positive_scale
+        near = log_sum_exp_(pushes, dim=1) / self.negative_scale
+        has_both = (far > -inf) & (near > -inf)
+        per_anchor = torch.where(has_both, far + near, 0).relu_()
+        share = 1 / has_both.sum().clamp_min(1).to(S.dtype)
+        value = per_anchor.sum() * share
+        if not with_weights:
+            return Measured(value)
+        return Measured(value, pushes.sub_(pulls).mul_(((per_anchor > 0) * share).unsqueeze(1)))

@@ -1,0 +1,54 @@
+"""The loss of neighbourhood components analysis."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+from torch import Tensor
+
+from nearkin.losses.base import register, require_positive
+from nearkin.losses.pair import PairLoss, Pairs
+from nearkin.losses.similarity import Measured, log_sum_exp_
+
+
+@register("nca")
+class NCA(PairLoss):
+    """The chance that an anchor who picks a neighbour by distance picks its own kin.
+
+    Equation:
+        L = mean over anchors with a positive of −log(Σ_{P_i} e^{−D²/T} / Σ_{k≠i} e^{−D²/T}), D² = 2 − 2S
+
+    Source:
+        Goldberger, Hinton, Roweis, Salakhutdinov. Neighbourhood Components Analysis. NeurIPS 2004.
+
+    When to use:
+        As the parameter-free ancestor of the proxy losses; a lower temperature looks at nearer neighbours
+        only. Wants large batches.
+
+    Args:
+        temperature: T.
+
+    Example:
+        >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+        >>> NCA()(embeddings, torch.tensor([0, 0, 1]))
+        tensor(0.6931)
+    """
+
+    def __init__(self, *, temperature: float = 1.0) -> None:
+        require_positive(temperature=temperature)
+        super().__init__()
+        self.temperature = temperature
+
+    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+        """The difference of two log-sum-exps; the constant of D² cancels."""
+        scale = 2 / self.temperature
+        kin = torch.where(pairs.positive, S, -inf).mul_(scale)
+        others = torch.where(pairs.positive | pairs.negative, S, -inf).mul_(scale)
+        among_kin, among_all = log_sum_exp_(kin, dim=1), log_sum_exp_(others, dim=1)
+        has_kin = among_kin > -inf
+        share = 1 / has_kin.sum().clamp_min(1).to(S.dtype)
+        value = torch.where(has_kin, among_all - among_kin, 0).sum() * share
+        if not with_weights:
+            return Measured(value)
+        return Measured(value, others.sub_(kin).mul_((has_kin * (scale * share)).unsqueeze(1)))

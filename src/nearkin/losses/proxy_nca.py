@@ -1,0 +1,66 @@
+"""The Proxy-NCA loss."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+from torch import Tensor
+
+from nearkin.losses.base import register, require_positive
+from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.similarity import Measured, log_sum_exp_
+
+
+@register("proxy_nca")
+class ProxyNCA(ProxyLoss):
+    """Nearer to the own class's proxy than, softly, to the nearest of all others.
+
+    Equation:
+        L = mean over samples of −log(e^{−s‖z − v_y‖²} / Σ_{c≠y} e^{−s‖z − v_c‖²})
+
+        The own proxy is not in the denominator, so the value may be negative.
+
+    Source:
+        Movshovitz-Attias, Toshev, Leung, Ioffe, Singh. No Fuss Distance Metric Learning using Proxies.
+        ICCV 2017. arXiv:1703.07464.
+
+    When to use:
+        Historically the first proxy loss; ``proxy_nca_pp`` and ``proxy_anchor`` supersede it.
+
+    Args:
+        num_classes: C; with a single class there is nothing to learn and the loss is 0.
+        embedding_dim: D.
+        scale: s; 9 stands for embeddings and proxies of length 3.
+        generator: starts the proxies.
+
+    Example:
+        >>> loss = ProxyNCA(num_classes=3, embedding_dim=4)
+        >>> loss(torch.eye(4), torch.tensor([0, 1, 2, 0])).shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_dim: int,
+        *,
+        scale: float = 9.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        require_positive(scale=scale)
+        super().__init__(num_classes, embedding_dim, generator)
+        self.scale = scale
+
+    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+        """‖z − v‖² = 2 − 2S, whose constant cancels."""
+        own, slope = labels.unsqueeze(1), 2 * self.scale
+        others = S.mul_(slope)
+        own_logits = others.gather(1, own).squeeze(1)
+        among_others = log_sum_exp_(others.scatter_(1, own, -inf), dim=1)
+        if self.num_classes == 1:
+            return Measured(S.new_zeros(()), torch.zeros_like(S))
+        value = (among_others - own_logits).mean()
+        if not with_weights:
+            return Measured(value)
+        return Measured(value, others.scatter_(1, own, -1).mul_(slope / len(S)))

@@ -1,0 +1,114 @@
+"""The SoftTriple loss."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from nearkin.losses.base import register, require_count, require_non_negative, require_positive
+from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.similarity import Measured, through_similarities
+from nearkin.losses.softmax import cross_entropy_
+
+
+@register("soft_triple")
+class SoftTriple(ProxyLoss):
+    """Several centres per class, of which a sample belongs, softly, to the nearest; superfluous ones merge.
+
+    Equation:
+        L = mean over samples of −log softmax_c(λ(S_c − δ[c = y]))_y
+            + τ · Σ_c Σ_{s<t} √(2 + 1e−5 − 2u_cs·u_ct) / (C·K·(K − 1)),
+        S_c = Σ_k softmax_k(u_ck·z/γ) u_ck·z
+
+    Source:
+        Qian, Shang, Sun, Hu, Li, Jin. SoftTriple Loss: Deep Metric Learning Without Triplet Sampling.
+        ICCV 2019. arXiv:1909.05235.
+
+    When to use:
+        Classes with several modes (poses, plumages). Its centres want a learning rate about 100 times the
+        network's; for very many classes use two centres each.
+
+    Args:
+        num_classes: C.
+        embedding_dim: D.
+        scale: λ.
+        gamma: γ, how softly a sample chooses among the centres of a class.
+        margin: δ.
+        tau: τ, weight of the term that merges centres; without effect for K = 1.
+        proxies_per_class: K.
+        generator: starts the proxies.
+
+    Example:
+        >>> loss = SoftTriple(num_classes=3, embedding_dim=4, proxies_per_class=2)
+        >>> bool(loss(torch.eye(4), torch.tensor([0, 1, 2, 0])) > 0)
+        True
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_dim: int,
+        *,
+        scale: float = 20.0,
+        gamma: float = 0.1,
+        margin: float = 0.01,
+        tau: float = 0.2,
+        proxies_per_class: int = 10,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        require_positive(scale=scale, gamma=gamma)
+        require_non_negative(margin=margin, tau=tau)
+        require_count(proxies_per_class=proxies_per_class)
+        super().__init__(num_classes, embedding_dim, generator, proxies_per_class)
+        self.scale = scale
+        self.gamma = gamma
+        self.margin = margin
+        self.tau = tau
+        self.proxies_per_class = proxies_per_class
+
+    def initial_proxies(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Uniform in ±1/√(C·K), as the authors start them."""
+        return uniform_proxies(shape, generator)
+
+    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+        """Cross-entropy of the soft maxima over centres; ∂S_c/∂S_ck = a_ck (1 + (S_ck − S_c)/γ)."""
+        S = S.unflatten(1, (self.num_classes, self.proxies_per_class))
+        assigned = torch.softmax(S / self.gamma, dim=2)
+        per_class = (assigned * S).sum(dim=2)
+        own = labels.unsqueeze(1)
+        logits = per_class.mul(self.scale)
+        logits.scatter_add_(1, own, logits.new_full((1, 1), -self.scale * self.margin).expand(len(S), 1))
+        value, towards_classes = cross_entropy_(logits, labels)
+        if not with_weights:
+            return Measured(value)
+        weights = S.sub_(per_class.unsqueeze(2)).div_(self.gamma).add_(1).mul_(assigned)
+        weights.mul_(towards_classes.mul_(self.scale).unsqueeze(2))
+        return Measured(value, weights.flatten(1))
+
+    def value(self, embeddings: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
+        """Adds the term that draws the centres of a class together."""
+        value = super().value(embeddings, proxies, labels)
+        if self.proxies_per_class == 1 or self.tau == 0:
+            return value
+        return value + through_similarities(proxies, None, self._spread)
+
+    def _spread(self, between: Tensor, with_weights: bool) -> Measured:
+        """τ times the mean distance of the centres of a class, from their similarities ``(C, K, K)``."""
+        C, K, _ = between.shape
+        share = self.tau / (2 * C * K * (K - 1))  # each pair stands in the matrix twice
+        distances = torch.mul(between, -2).add_(2 + 1e-5).sqrt_()
+        distances.diagonal(dim1=1, dim2=2).zero_()
+        value = distances.sum() * share
+        if not with_weights:
+            return Measured(value)
+        weights = distances.reciprocal_().mul_(-share)
+        weights.diagonal(dim1=1, dim2=2).zero_()
+        return Measured(value, weights, symmetric=True)
+
+
+def uniform_proxies(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Proxies ``(C, K, D)`` spread uniformly in ±1/√(C·K): kaiming, a = √5."""
+    C, K, _ = shape
+    return torch.rand(shape, generator=generator).mul_(2).sub_(1).div_(sqrt(C * K))

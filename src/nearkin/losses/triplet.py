@@ -1,0 +1,119 @@
+"""The triplet loss."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+from torch import Tensor
+
+from nearkin.losses.base import register, require_non_negative, require_one_of
+from nearkin.losses.pair import MinedPairLoss, Pairs
+from nearkin.losses.similarity import Measured
+from nearkin.mining import Masks, Miner, Triplets, places_in_rows
+
+
+@register("triplet")
+class Triplet(MinedPairLoss):
+    """Every positive shall be nearer to the anchor than every mined negative, by a margin.
+
+    Equation:
+        L = mean over mined triplets (a, p, n) with a value above 0 of [S_an − S_ap + λ]₊
+
+        With metric="squared_euclidean", where D² = 2 − 2S: [D_ap² − D_an² + λ]₊
+
+    Source:
+        Weinberger, Saul. Distance Metric Learning for Large Margin Nearest Neighbor Classification. JMLR
+        2009. Schroff, Kalenichenko, Philbin. FaceNet: A Unified Embedding for Face Recognition and
+        Clustering. CVPR 2015. arXiv:1503.03832.
+
+    When to use:
+        When only the order of distances matters, not their size. Semi-hard mining is the safe choice;
+        mining="all" is exact over every triplet at the price of a sort, not of B³.
+
+    Args:
+        margin: λ.
+        metric: "cosine" or "squared_euclidean".
+        mining: a miner's name or a miner; masks stand for all triplets they allow.
+        generator: for random miners.
+
+    Example:
+        >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+        >>> Triplet(margin=0.1, mining="all")(embeddings, torch.tensor([0, 0, 1]))
+        tensor(0.3800)
+    """
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.1,
+        metric: str = "cosine",
+        mining: str | Miner = "semi_hard",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        require_non_negative(margin=margin)
+        require_one_of(("cosine", "squared_euclidean"), metric=metric)
+        super().__init__(mining, generator)
+        self.margin = margin
+        self.metric = metric
+
+    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+        """The mean over active triplets; a pair's weight is the number of active triplets it is in."""
+        # D_ap² − D_an² + λ = 2 (S_an − S_ap + λ/2)
+        margin, slope = (self.margin, 1) if self.metric == "cosine" else (self.margin / 2, 2)
+        mined = self.mine(S, pairs)
+        count = _count_listed if isinstance(mined, Triplets) else _count_all
+        total, active, memberships = count(S, mined, margin, with_weights)  # type: ignore[arg-type]
+        per_triplet = slope / active.clamp_min(1).to(S.dtype)
+        weights = None if memberships is None else memberships.mul_(per_triplet)
+        return Measured(total * per_triplet, weights)
+
+
+def _count_listed(
+    S: Tensor, triplets: Triplets, margin: float, with_weights: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The sum over listed triplets of ``[S_an − S_ap + margin]₊``, how many are above 0, and ∂sum/∂S."""
+    anchor, kin, stranger = triplets
+    terms = (S[anchor, stranger] - S[anchor, kin]).add_(margin).relu_()
+    active = (terms > 0).to(S.dtype)
+    memberships = None
+    if with_weights:
+        # Whole numbers, so that the order of the additions (undefined on CUDA) does not matter.
+        columns = S.shape[1]
+        memberships = torch.zeros_like(S)
+        memberships.view(-1).index_add_(0, anchor * columns + stranger, active)
+        memberships.view(-1).index_add_(0, anchor * columns + kin, active, alpha=-1)
+    return terms.sum(), active.sum(), memberships
+
+
+def _count_all(
+    S: Tensor, masks: Masks, margin: float, with_weights: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same over every triplet the masks allow, by ranking each negative among the anchor's positives.
+
+    A triplet is active where ``S_an`` exceeds the positive's threshold ``S_ap − margin``. With each anchor's
+    thresholds sorted, a negative's rank among them is the number of its active triplets, and the ranks'
+    histogram, summed from above, gives the same number for each positive: O(B² log B), nothing of size B³.
+    """
+    anchor, kin = masks.positive.nonzero(as_tuple=True)
+    if not len(anchor):
+        return S.new_zeros(()), S.new_zeros(()), torch.zeros_like(S) if with_weights else None
+    place = places_in_rows(anchor, len(S))
+    thresholds = S.new_full((len(S), int(place.max()) + 1), inf)
+    thresholds[anchor, place] = S[anchor, kin] - margin
+    thresholds, order = thresholds.sort(dim=1)
+    ranks = torch.searchsorted(thresholds, S).mul_(masks.negative)
+    histogram = ranks.new_zeros(len(S), thresholds.shape[1] + 1).scatter_add_(
+        1, ranks, torch.ones_like(ranks)
+    )
+    above = histogram.flip(1).cumsum(1).flip(1)[:, 1:].to(S.dtype)
+    memberships = ranks.to(S.dtype)
+    # Row sums in the dtype of S, their difference in float64: the two are large and nearly cancel.
+    gained = (memberships * S).sum(dim=1, dtype=torch.float64)
+    owed = torch.where(above > 0, above * thresholds, 0).sum(dim=1, dtype=torch.float64)
+    total, active = (gained - owed).sum().to(S.dtype), above.sum()
+    if not with_weights:
+        return total, active, None
+    per_place = torch.zeros_like(above).scatter_(1, order, above)
+    memberships[anchor, kin] = -per_place[anchor, place]
+    return total, active, memberships

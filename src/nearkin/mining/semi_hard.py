@@ -1,0 +1,69 @@
+"""Semi-hard mining: the hardest negative that is still farther than the positive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearkin.mining.base import Triplets, register
+
+_CHUNK = 1 << 21
+"""Entries looked at together: they fit into a processor's cache."""
+
+_FEW_POSITIVES = 32
+"""Up to so many positives per anchor, looking along the row for each is quicker than sorting the row."""
+
+
+@register("semi_hard")
+@dataclass(frozen=True)
+class SemiHard:
+    """For each positive pair (a, p), the most similar negative n with ``S_an < S_ap``.
+
+    A pair without such a negative is left out. Exact, in O(B² log B) time and O(B²) memory however many
+    positive pairs there are.
+
+    Schroff, Kalenichenko, Philbin, "FaceNet: A Unified Embedding for Face Recognition and Clustering",
+    CVPR 2015.
+
+    >>> S = torch.tensor([[1.0, 0.6, 0.7, 0.5, 0.2]])
+    >>> same = torch.tensor([[False, True, False, False, False]])
+    >>> SemiHard()(S, same, torch.tensor([[False, False, True, True, True]]))
+    Triplets(anchor=tensor([0]), positive=tensor([1]), negative=tensor([3]))
+    """
+
+    def __call__(self, similarities: Tensor, positive: Tensor, negative: Tensor, **_: Any) -> Triplets:
+        """Select at most one triplet per positive pair."""
+        anchor, kin = positive.nonzero(as_tuple=True)
+        if not len(anchor):
+            return Triplets(anchor, kin, kin)
+        few = len(anchor) <= _FEW_POSITIVES * len(similarities)
+        find = _look_along_rows if few else _look_up_in_sorted_rows
+        found, exists = find(similarities, negative, anchor, kin)
+        return Triplets(anchor[exists], kin[exists], found[exists])
+
+
+def _look_along_rows(S: Tensor, negative: Tensor, anchor: Tensor, kin: Tensor) -> tuple[Tensor, Tensor]:
+    """For each pair the wanted column and whether there is one; work grows with pairs × columns."""
+    negatives = torch.where(negative, S, inf)
+    values, columns = [], []
+    pairs_at_once = max(1, _CHUNK // S.shape[1])
+    for a, p in zip(anchor.split(pairs_at_once), kin.split(pairs_at_once), strict=True):
+        rows = negatives[a]
+        below = rows < S[a, p].unsqueeze(1)
+        value, column = rows.masked_fill_(below.logical_not_(), -inf).max(dim=1)
+        values.append(value)
+        columns.append(column)
+    return torch.cat(columns), torch.cat(values) > -inf
+
+
+def _look_up_in_sorted_rows(
+    S: Tensor, negative: Tensor, anchor: Tensor, kin: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same by sorting each row once and one binary search for each entry."""
+    ordered, columns = torch.where(negative, S, inf).sort(dim=1)
+    nearer_from = torch.searchsorted(ordered, S)[anchor, kin]
+    return columns[anchor, (nearer_from - 1).clamp_min(0)], nearer_from > 0
