@@ -33,24 +33,23 @@ def past(seen, size):
 @pytest.mark.parametrize("name", pair_losses())
 def test_value_and_gradient_are_those_of_both_terms(name):
     memory = CrossBatchMemory(losses.build(name), size=15, weight=0.5)
-    seen = []
     for embeddings, labels, ids in batches(6):
         plain = losses.build(name)
         plain.load_state_dict(memory.loss.state_dict())  # the same random draws
+        stored = memory.recall() if memory.filled else None
         value = memory(embeddings, labels, ids)
         value.backward()
 
         alone = embeddings.detach().clone().requires_grad_()
         expected = plain(alone, labels)
-        if seen:
-            references, reference_labels = past(seen, 15)
+        if stored:
+            references, reference_labels = stored
             expected = expected + 0.5 * plain(
                 alone, labels, references=references, reference_labels=reference_labels
             )
         expected.backward()
         torch.testing.assert_close(value, expected)
         torch.testing.assert_close(embeddings.grad, alone.grad)
-        seen.append((embeddings, labels, ids))
 
 
 @pytest.mark.parametrize(("size", "batch"), [(15, 6), (6, 6), (4, 6), (1, 3), (100, 6)])

@@ -121,6 +121,13 @@ def test_impossible_batches_are_refused(sizes, batch_size, images_per_class, mes
         BalancedSampler(labels_of(sizes), batch_size=batch_size, images_per_class=images_per_class)
 
 
+def test_more_classes_than_short_integers_can_number():
+    sampler = BalancedSampler(torch.arange(80_000) // 2, batch_size=100, images_per_class=2)
+    images = torch.cat(sampler.plan(0)).view(-1, 2)
+    assert torch.equal(images.flatten().sort().values, torch.arange(80_000))
+    assert torch.equal(images[:, 0] // 2, images[:, 1] // 2)
+
+
 def test_drop_short_keeps_to_p_classes_of_k_images():
     sampler = BalancedSampler(
         labels_of([7, 5, 6, 9, 2, 11]), batch_size=10, images_per_class=5, drop_short=True

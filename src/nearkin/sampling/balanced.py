@@ -78,7 +78,7 @@ class BalancedSampler(PlannedSampler):
         self.drop_short = drop_short
 
         _, classes, self._class_sizes = self.labels.unique(return_inverse=True, return_counts=True)
-        self._classes = classes.int()  # sorts several times faster than int64
+        self._classes = _quick_to_sort(classes, len(self._class_sizes))
         self._class_starts = self._class_sizes.cumsum(0) - self._class_sizes
         self._short_sizes = self._class_sizes % images_per_class * (not drop_short)
         self._short_starts = self._class_starts + self._class_sizes - self._short_sizes
@@ -105,7 +105,7 @@ class BalancedSampler(PlannedSampler):
 
         # Which classes give a spare group is drawn every epoch, in this order of preference: those that have
         # one group too many, then those with no short group for the spare one to meet in a mixed batch.
-        preference = torch.full_like(full_groups, 2, dtype=torch.int32)
+        preference = torch.full_like(full_groups, 2, dtype=torch.int16)
         preference[self._short_sizes == 0] = 1
         preference[self._used_groups > self._regular_batches] = 0
         preference[self._used_groups == 0] = 3
@@ -123,16 +123,16 @@ class BalancedSampler(PlannedSampler):
         sizes = [self.batch_size] * self._regular_batches + self._mixed_sizes()
         return sorted(sizes, key=lambda size: size < self.batch_size)
 
-    def _planned(self, generator: torch.Generator) -> list[Tensor]:
+    def _planned(self, generator: torch.Generator) -> Tensor:
         images = self._images_by_class(generator)
         spare_of_class = self._draw_spare_groups(generator)
         regular = self._regular_plan(images, self._used_groups - spare_of_class, generator)
-        mixed = self._mixed_stream(images, spare_of_class, generator).split(self._mixed_sizes())
+        mixed = self._mixed_stream(images, spare_of_class, generator)
 
-        batches = [*regular, *mixed]
-        full = [batch for batch in batches if len(batch) == self.batch_size]
-        incomplete = [batch for batch in batches if len(batch) < self.batch_size]
-        return [full[i] for i in torch.randperm(len(full), generator=generator).tolist()] + incomplete
+        in_full_batches = self._mixed_sizes().count(self.batch_size) * self.batch_size
+        full = torch.cat((regular, mixed[:in_full_batches].view(-1, self.batch_size)))
+        full = full[torch.randperm(len(full), generator=generator)]
+        return torch.cat((full.flatten(), mixed[in_full_batches:]))
 
     def _images_by_class(self, generator: torch.Generator) -> Tensor:
         """All images, class after class, shuffled within each."""
@@ -160,13 +160,14 @@ class BalancedSampler(PlannedSampler):
             group_images: The images of each group, ``(T · P, K)``.
             generator: Where the randomness comes from.
         """
-        class_rank = torch.randperm(len(self._class_sizes), generator=generator).int()
+        classes = len(self._class_sizes)
+        class_rank = _quick_to_sort(torch.randperm(classes, generator=generator), classes)
         groups = class_rank[group_class].argsort(stable=True).view(self.classes_per_batch, -1)
         batch_of_group = _spread(group_class[groups], generator)
         return torch.empty_like(groups).scatter_(1, batch_of_group, groups).T
 
     def _mixed_stream(self, images: Tensor, spare_of_class: Tensor, generator: torch.Generator) -> Tensor:
-        """The images of the short groups, then those of the spare ones, a group never torn apart.
+        """The images of the short groups, then those of the spare ones, group after group.
 
         The short groups of classes that also give a spare group go first: they fill less than one batch, so
         that cutting the stream every ``batch_size`` images keeps the two groups of such a class apart.
@@ -192,6 +193,11 @@ class BalancedSampler(PlannedSampler):
             images: All images, class after class; the last of each class are its short group.
         """
         return classes
+
+
+def _quick_to_sort(numbers: Tensor, limit: int) -> Tensor:
+    """Numbers below ``limit`` in the narrowest type: torch sorts short integers several times faster."""
+    return numbers.to(torch.int16 if limit <= torch.iinfo(torch.int16).max else torch.int32)
 
 
 def count_within(counts: Tensor) -> tuple[Tensor, Tensor]:

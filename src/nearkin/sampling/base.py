@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -78,8 +79,8 @@ class PlannedSampler(Sampler[list[int]], ABC):
         self._next_batch = 0
 
     @abstractmethod
-    def _planned(self, generator: torch.Generator) -> list[Tensor]:
-        """The batches of one epoch, full ones first, drawn with ``generator``."""
+    def _planned(self, generator: torch.Generator) -> Tensor:
+        """The images of one epoch, batch after batch, full batches first; drawn with ``generator``."""
 
     @abstractmethod
     def _planned_sizes(self) -> list[int]:
@@ -87,8 +88,9 @@ class PlannedSampler(Sampler[list[int]], ABC):
 
     def plan(self, epoch: int) -> list[Tensor]:
         """The batches of an epoch over all ranks, each a vector of image indices."""
-        batches = self._planned(epoch_generator(self.seed, epoch))
-        return [batch for batch in batches if self._keeps(len(batch))]
+        sizes = self._planned_sizes()
+        batches = self._planned(epoch_generator(self.seed, epoch)).split(sizes)
+        return [batch for batch, size in zip(batches, sizes, strict=True) if self._keeps(size)]
 
     def _keeps(self, size: int) -> bool:
         return size == self.batch_size or (not self.drop_last and size >= self.world_size)
@@ -107,16 +109,22 @@ class PlannedSampler(Sampler[list[int]], ABC):
         return len(self.batch_sizes)
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = self.plan(self.epoch)
+        images = self._planned(epoch_generator(self.seed, self.epoch)).tolist()
         first = self._next_batch
-        for number, batch in enumerate(batches[first:], start=first + 1):
+        for number, part in enumerate(self._parts_of_rank()[first:], start=first + 1):
             self._next_batch = number
-            yield self._slice_of_rank(batch).tolist()
+            yield images[part]
         self._next_batch = 0
 
-    def _slice_of_rank(self, batch: Tensor) -> Tensor:
-        start, end = (len(batch) * rank // self.world_size for rank in (self.rank, self.rank + 1))
-        return batch[start:end]
+    def _parts_of_rank(self) -> list[slice]:
+        """Where this rank's slice of every batch lies among the images of the epoch."""
+        sizes = self._planned_sizes()
+        rank, ranks = self.rank, self.world_size
+        return [
+            slice(end - size + size * rank // ranks, end - size + size * (rank + 1) // ranks)
+            for size, end in zip(sizes, accumulate(sizes), strict=True)
+            if self._keeps(size)
+        ]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass runs through; a place resumed in that very epoch is kept."""

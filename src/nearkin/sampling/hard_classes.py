@@ -81,7 +81,7 @@ class HardClassesSampler(BalancedSampler):
     def refresh(self, embeddings: Tensor) -> None:
         """Take the mean of each class's normalised embeddings as its vector, from those of all images."""
         unit = self._checked_embeddings(embeddings).cpu()
-        sums = unit.new_zeros(len(self._class_sizes), unit.shape[1]).index_add_(0, self._classes, unit)
+        sums = unit.new_zeros(len(self._class_sizes), unit.shape[1]).index_add_(0, self._classes.long(), unit)
         self.set_class_vectors(sums)
 
     def set_class_vectors(self, vectors: Tensor) -> None:
