@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from math import isfinite
 from typing import Any, ClassVar
 
 import torch
@@ -144,19 +145,22 @@ def check_labels(
 
 
 def check_finite(norms: Tensor, what: str = "embeddings") -> None:
-    """Refuse rows whose norm ``(B,)`` is not finite: one reduction, one look from the host."""
-    if torch.isfinite(norms.sum()):
+    """Refuse rows whose norm ``(B, 1)`` is not finite: one reduction, one look from the host."""
+    if isfinite(norms.sum().item()):
         return
     broken = (~torch.isfinite(norms)).nonzero()
     if len(broken):
-        raise ValueError(f"{what} contain NaN or infinite values (first in row {int(broken[0])})")
+        raise ValueError(f"{what} contain NaN or infinite values (first in row {int(broken[0, 0])})")
 
 
 def check_label_range(labels: Tensor, num_classes: int) -> None:
     """Refuse labels ``(B,)`` outside ``0 … num_classes − 1``."""
-    outside = labels[(labels < 0) | (labels >= num_classes)]
-    if len(outside):
-        raise ValueError(f"label {int(outside[0])} is out of range for num_classes={num_classes}")
+    if not len(labels):
+        return
+    lowest, highest = (extreme.item() for extreme in torch.aminmax(labels))
+    if lowest < 0 or highest >= num_classes:
+        wrong = lowest if lowest < 0 else highest
+        raise ValueError(f"label {wrong} is out of range for num_classes={num_classes}")
 
 
 def require_count(**values: int) -> None:

@@ -9,6 +9,7 @@ from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.similarity import Measured
 from nearkin.mining import Miner
+from nearkin.mining.base import as_float
 
 
 @register("contrastive")
@@ -59,13 +60,13 @@ class Contrastive(MinedPairLoss):
         positive, negative = self.mine_pairs(S, pairs)
         # 2 − 2S < λ is S > 1 − λ/2, and every term is twice as large.
         boundary, slope = (self.margin, 1) if self.metric == "cosine" else (1 - self.margin / 2, 2)
-        shortfall = torch.where(positive, S, 1).neg_().add_(1).sum()
-        excess = torch.where(negative, S, -1).sub_(boundary).relu_()
-        violating = excess > 0
-        per_positive = slope / positive.sum().clamp_min(1).to(S.dtype)
-        per_violation = slope / violating.sum().clamp_min(1).to(S.dtype)
+        pulled, pushed = as_float(positive, S), as_float(negative, S)
+        shortfall = torch.sub(1, S).mul_(pulled).sum()
+        excess = S.sub_(boundary).relu_().mul_(pushed)
+        violating = torch.sign(excess)
+        per_positive = slope / pulled.sum().clamp_min_(1)
+        per_violation = slope / violating.sum().clamp_min_(1)
         value = shortfall * per_positive + excess.sum() * per_violation
         if not with_weights:
             return Measured(value)
-        weights = violating.to(S.dtype).mul_(per_violation)
-        return Measured(value, torch.where(positive, -per_positive, weights))
+        return Measured(value, violating.mul_(per_violation).sub_(pulled.mul_(per_positive)))

@@ -81,8 +81,9 @@ class DirectionMultiSimilarity(MultiSimilarity):
         pulls = torch.where(positive, S, inf).sub_(self.margin).mul_(-self.alpha)
         pushes = (S - self.margin).sub_(way.cosine, alpha=self.gamma).mul_(self.beta)
         pushes.masked_fill_(~negative, -inf)
-        per_anchor = log_one_plus_sum_exp_(pulls, dim=1) / self.alpha
-        per_anchor += log_one_plus_sum_exp_(pushes, dim=1) / self.beta
+        reach = 1 + self.margin + self.gamma
+        per_anchor = log_one_plus_sum_exp_(pulls, dim=1, bound=self.alpha * reach).div_(self.alpha)
+        per_anchor += log_one_plus_sum_exp_(pushes, dim=1, bound=self.beta * reach).div_(self.beta)
         value = per_anchor.sum() / pairs.anchors
         if not with_weights:
             return Measured(value)

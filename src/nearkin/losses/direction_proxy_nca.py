@@ -10,7 +10,14 @@ from torch import Tensor
 from nearkin.losses.base import register, require_non_negative
 from nearkin.losses.direction import direction
 from nearkin.losses.proxy_nca import ProxyNCA
-from nearkin.losses.similarity import Measured, log_sum_exp_, safe_distance, through_similarities
+from nearkin.losses.similarity import (
+    Measured,
+    Side,
+    lengths,
+    log_sum_exp_,
+    safe_distance,
+    through_similarities,
+)
 
 
 @register("direction_proxy_nca")
@@ -55,14 +62,18 @@ class DirectionProxyNCA(ProxyNCA):
         super().__init__(num_classes, embedding_dim, scale=scale, generator=generator)
         self.gamma = gamma
 
-    def value(self, embeddings: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
+    def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
         """Samples and, below them, their own proxies are compared with all proxies in one product."""
         if self.gamma == 0 or self.num_classes == 1:
-            return super().value(embeddings, proxies, labels)
+            return super().value(embeddings, norms, proxies, labels)
+        lengths_of_proxies = lengths(proxies)
         return through_similarities(
-            torch.cat([embeddings, proxies[labels]]),
-            proxies,
             lambda S, with_weights: self._measure_triangles(S, labels, with_weights),
+            Side(
+                torch.cat([embeddings, proxies[labels]]),
+                torch.cat([norms, lengths_of_proxies[labels]]),
+            ),
+            Side(proxies, lengths_of_proxies),
         )
 
     def _measure_triangles(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
@@ -73,7 +84,7 @@ class DirectionProxyNCA(ProxyNCA):
         _, inverse = safe_distance(S)
         way = direction(S, S_own, between, inverse, inverse.gather(1, own))
         others = (S * slope).sub_(way.cosine, alpha=self.gamma).scatter_(1, own, -inf)
-        value = (log_sum_exp_(others, dim=1) - slope * S_own.squeeze(1)).mean()
+        value = (log_sum_exp_(others, dim=1, bound=slope + self.gamma) - slope * S_own.squeeze(1)).mean()
         if not with_weights:
             return Measured(value)
         others.div_(len(labels))

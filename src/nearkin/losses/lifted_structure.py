@@ -67,12 +67,12 @@ class LiftedStructure(MinedPairLoss):
         positive, negative = self.mine_pairs(S, pairs)
         pulls = torch.where(positive, S, inf).sub_(self.margin).mul_(-self.positive_scale)
         pushes = torch.where(negative, S, -inf).mul_(self.negative_scale)
-        far = log_sum_exp_(pulls, dim=1) / self.positive_scale
-        near = log_sum_exp_(pushes, dim=1) / self.negative_scale
-        has_both = (far > -inf) & (near > -inf)
-        per_anchor = torch.where(has_both, far + near, 0).relu_()
-        share = 1 / has_both.sum().clamp_min(1).to(S.dtype)
+        far = log_sum_exp_(pulls, dim=1, bound=self.positive_scale * (1 + self.margin))
+        near = log_sum_exp_(pushes, dim=1, bound=self.negative_scale)
+        both = far.div_(self.positive_scale).add_(near.div_(self.negative_scale))  # −∞ where one is missing
+        share = (both > -inf).sum().clamp_min_(1).to(S.dtype).reciprocal_()
+        per_anchor = both.relu_()
         value = per_anchor.sum() * share
         if not with_weights:
             return Measured(value)
-        return Measured(value, pushes.sub_(pulls).mul_(((per_anchor > 0) * share).unsqueeze(1)))
+        return Measured(value, pushes.sub_(pulls).mul_(per_anchor.sign_().mul_(share).unsqueeze(1)))

@@ -70,7 +70,8 @@ class MultiSimilarity(MinedPairLoss):
         positive, negative = self.mine_pairs(S, pairs)
         pulls = torch.where(positive, S, inf).sub_(self.margin).mul_(-self.alpha)
         pushes = torch.where(negative, S, -inf).sub_(self.margin).mul_(self.beta)
-        per_anchor = log_one_plus_sum_exp_(pulls, dim=1) / self.alpha
-        per_anchor += log_one_plus_sum_exp_(pushes, dim=1) / self.beta
+        reach = 1 + self.margin
+        per_anchor = log_one_plus_sum_exp_(pulls, dim=1, bound=self.alpha * reach).div_(self.alpha)
+        per_anchor += log_one_plus_sum_exp_(pushes, dim=1, bound=self.beta * reach).div_(self.beta)
         value = per_anchor.sum() / pairs.anchors
         return Measured(value, pushes.sub_(pulls).div_(pairs.anchors) if with_weights else None)

@@ -45,7 +45,8 @@ class NCA(PairLoss):
         scale = 2 / self.temperature
         kin = torch.where(pairs.positive, S, -inf).mul_(scale)
         others = torch.where(pairs.positive | pairs.negative, S, -inf).mul_(scale)
-        among_kin, among_all = log_sum_exp_(kin, dim=1), log_sum_exp_(others, dim=1)
+        among_kin = log_sum_exp_(kin, dim=1, bound=scale)
+        among_all = log_sum_exp_(others, dim=1, bound=scale)
         has_kin = among_kin > -inf
         share = 1 / has_kin.sum().clamp_min(1).to(S.dtype)
         value = torch.where(has_kin, among_all - among_kin, 0).sum() * share

@@ -65,7 +65,7 @@ class NPair(PairLoss):
         if self.l2 == 0:
             return None
         something = (pairs.positive.any(dim=1) & pairs.negative.any(dim=1)).any()
-        return embeddings.square().sum() * (something * (self.l2 / len(embeddings)))
+        return embeddings.square().sum() * something * (self.l2 / len(embeddings))
 
     def _select(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """The pairs that count, and over how many anchors the mean goes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -11,9 +12,10 @@ from nearkin import mining as miners
 from nearkin.losses.base import Loss, check_embeddings, check_finite, check_labels
 from nearkin.losses.similarity import (
     Measured,
+    Side,
     at_least_float32,
     full_precision,
-    normalise,
+    lengths,
     through_similarities,
 )
 
@@ -70,23 +72,7 @@ class PairLoss(Loss):
             references: ``(R, D)``, raw; the other side of the pairs, instead of the batch itself.
             reference_labels: of the same kind as ``labels``, for ``references``.
         """
-        self._check_shapes(embeddings, labels, references, reference_labels)
-        with full_precision(embeddings):
-            left = self._side(embeddings)
-            right = None if references is None else self._side(references.to(left.dtype), "references")
-            if left.numel() == 0 or (right is not None and right.numel() == 0):
-                return left.sum() * 0
-            pairs = _pairs(labels, reference_labels, left.shape[1])
-            if right is not None and self.among_references:
-                left, right, pairs = torch.cat([left, right]), None, _everybody(pairs)
-            value = through_similarities(
-                left,
-                right,
-                lambda S, with_weights: self.measure(S, pairs, with_weights),
-                list(self.parameters()),
-            )
-            extra = self.extra_term(left, pairs)
-            return value if extra is None else value + extra
+        return self._evaluate(self.measure, embeddings, labels, references, reference_labels)
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """The value and, where wanted, the weights ∂L/∂S ``(B, R)``; S may be overwritten."""
@@ -102,7 +88,7 @@ class PairLoss(Loss):
         return Measured(value.detach(), weights, tuple(own))
 
     def extra_term(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
-        """What the loss adds to its function of S, from the (normalised) embeddings; or nothing."""
+        """What the loss adds to its function of S, from the raw embeddings; or nothing."""
         return None
 
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
@@ -122,26 +108,49 @@ class PairLoss(Loss):
 
         A loss that looks :attr:`among_references` gives ``(B + R, B + R)`` where there are some.
         """
+        kept: list[Tensor | None] = []
+
+        def measure(S: Tensor, pairs: Pairs, _: bool) -> Measured:
+            measured = self.measure(S, pairs, True)
+            kept.append(measured.weights)
+            return measured
+
+        self._evaluate(measure, embeddings, labels, references, reference_labels)
+        columns = len(embeddings if references is None else references)
+        weights = kept[0] if kept else None
+        return embeddings.new_zeros(len(embeddings), columns) if weights is None else weights
+
+    def _evaluate(
+        self,
+        measure: Callable[[Tensor, Pairs, bool], Measured],
+        embeddings: Tensor,
+        labels: Tensor,
+        references: Tensor | None,
+        reference_labels: Tensor | None,
+    ) -> Tensor:
+        """Check the inputs, form the pairs, and carry ``measure`` through the similarities."""
         self._check_shapes(embeddings, labels, references, reference_labels)
         with full_precision(embeddings):
             left = self._side(embeddings)
-            right = left if references is None else self._side(references.to(left.dtype), "references")
-            pairs = _pairs(labels, reference_labels, left.shape[1])
-            if not pairs.positive.numel():
-                return left.new_zeros(pairs.positive.shape)
-            if references is not None and self.among_references:
-                left = right = torch.cat([left, right])
-                pairs = _everybody(pairs)
-            weights = self.measure(left @ right.T, pairs, True).weights
-        assert weights is not None
-        return weights
+            right = None if references is None else self._side(references.to(left.rows.dtype), "references")
+            if left.rows.numel() == 0 or (right is not None and right.rows.numel() == 0):
+                return left.rows.sum() * 0
+            pairs = _pairs(labels, reference_labels, left.rows.shape[1])
+            if right is not None and self.among_references:
+                left, right, pairs = _everybody(left, right, pairs)
+            value = through_similarities(
+                lambda S, with_weights: measure(S, pairs, with_weights), left, right, tuple(self.parameters())
+            )
+            extra = self.extra_term(left.rows, pairs)
+            return value if extra is None else value + extra
 
-    def _side(self, embeddings: Tensor, what: str = "embeddings") -> Tensor:
+    def _side(self, embeddings: Tensor, what: str = "embeddings") -> Side:
+        """One side of the comparison in full precision, checked, and its lengths where they are to be 1."""
         rows = at_least_float32(embeddings)
-        norms = torch.linalg.vector_norm(rows.detach(), dim=1)
+        norms = lengths(rows)
         if self.validate:
             check_finite(norms, what)
-        return normalise(rows, norms) if self.on_sphere else rows
+        return Side(rows, norms if self.on_sphere else None)
 
     def _check_shapes(
         self, embeddings: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
@@ -219,12 +228,15 @@ def _pairs(labels: Tensor, reference_labels: Tensor | None, embedding_dim: int) 
     return Pairs(same.fill_diagonal_(False), negative, labels, embedding_dim, len(labels))
 
 
-def _everybody(pairs: Pairs) -> Pairs:
-    """The pairs of B anchors and R references as pairs of all B + R; references are no anchors."""
+def _everybody(left: Side, right: Side, pairs: Pairs) -> tuple[Side, None, Pairs]:
+    """B anchors and R references as one batch of B + R, in which references are no anchors."""
     anchors, others = pairs.positive.shape
     padding = (anchors, 0, 0, others)
-    return pairs._replace(
+    norms = None
+    if left.norms is not None and right.norms is not None:
+        norms = torch.cat([left.norms, right.norms])
+    pairs = pairs._replace(
         positive=nn.functional.pad(pairs.positive, padding),
         negative=nn.functional.pad(pairs.negative, padding),
-        anchors=anchors,
     )
+    return Side(torch.cat([left.rows, right.rows]), norms), None, pairs

@@ -18,9 +18,10 @@ from nearkin.losses.base import (
 )
 from nearkin.losses.similarity import (
     Measured,
+    Side,
     at_least_float32,
     full_precision,
-    normalise,
+    lengths,
     through_similarities,
 )
 
@@ -78,28 +79,29 @@ class ProxyLoss(Loss):
             )
         with full_precision(embeddings):
             rows = at_least_float32(embeddings)
-            norms = torch.linalg.vector_norm(rows.detach(), dim=1)
+            norms = lengths(rows)
             if self.validate:
-                self._check_values(norms, labels)
+                check_finite(norms)
+                check_label_range(labels, self.num_classes)
             if not len(rows):
                 return rows.sum() * 0 + self.proxies.sum() * 0
             proxies = self.proxies.to(rows.dtype)
-            if self.on_sphere:
-                rows, proxies = normalise(rows, norms), normalise(proxies)
-            return self.value(rows, proxies, labels.long())
+            return self.value(rows, norms, proxies, labels.long())
 
-    def value(self, embeddings: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
-        """The loss of checked and (where it wants that) normalised inputs.
+    def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
+        """The loss of checked inputs; terms that need more than S are added here.
 
         Args:
-            embeddings: ``(B, D)``.
-            proxies: ``(C, D)`` or ``(C, K, D)``.
+            embeddings: ``(B, D)``, raw, in full precision.
+            norms: their lengths ``(B, 1)``.
+            proxies: ``(C, D)`` or ``(C, K, D)``, raw.
             labels: ``(B,)`` int64.
         """
+        proxies = proxies.flatten(0, -2)
         return through_similarities(
-            embeddings,
-            proxies.flatten(0, -2),
             lambda S, with_weights: self.measure(S, labels, with_weights),
+            Side(embeddings, norms if self.on_sphere else None),
+            Side(proxies, lengths(proxies) if self.on_sphere else None),
         )
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
@@ -111,11 +113,3 @@ class ProxyLoss(Loss):
             with_weights: whether the weights are wanted.
         """
         raise NotImplementedError(f"{type(self).__name__} must define measure")
-
-    def _check_values(self, norms: Tensor, labels: Tensor) -> None:
-        """Refuse values that are not finite and labels out of range; one look from the host for both."""
-        in_range = (labels >= 0) & (labels < self.num_classes)
-        if torch.isfinite(norms.sum()) & in_range.all():
-            return
-        check_label_range(labels, self.num_classes)
-        check_finite(norms)

@@ -63,7 +63,11 @@ class ProxyAnchor(ProxyLoss):
         per_class, shares, present = positive_term(pulls, labels, self.num_classes)
         value = per_class.sum() / present
         pushes = S.scatter_(1, own, -inf).add_(self.margin).mul_(self.alpha)
-        value = value + log_one_plus_sum_exp_(pushes, dim=0).sum() / self.num_classes
+        value = (
+            value
+            + log_one_plus_sum_exp_(pushes, dim=0, bound=self.alpha * (1 + self.margin)).sum()
+            / self.num_classes
+        )
         if not with_weights:
             return Measured(value)
         weights = pushes.mul_(self.alpha / self.num_classes)

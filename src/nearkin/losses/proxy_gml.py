@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_count, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.similarity import Measured, refuse_second_derivative
+from nearkin.losses.similarity import Measured, normalise, refuse_second_derivative
 from nearkin.losses.soft_triple import uniform_proxies
 from nearkin.losses.softmax import cross_entropy_
 
@@ -94,12 +94,12 @@ class ProxyGML(ProxyLoss):
             return Measured(value)
         return Measured(value, towards_classes.repeat_interleave(M, dim=1).mul_(selected))
 
-    def value(self, embeddings: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
+    def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
         """Adds the classification of the proxies by each other."""
-        value = super().value(embeddings, proxies, labels)
+        value = super().value(embeddings, norms, proxies, labels)
         if self.regularization == 0:
             return value
-        return value + self.regularization * proxies_classify_proxies(proxies)
+        return value + self.regularization * proxies_classify_proxies(normalise(proxies))
 
 
 def proxies_classify_proxies(proxies: Tensor) -> Tensor:

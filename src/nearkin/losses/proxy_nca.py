@@ -57,7 +57,7 @@ class ProxyNCA(ProxyLoss):
         own, slope = labels.unsqueeze(1), 2 * self.scale
         others = S.mul_(slope)
         own_logits = others.gather(1, own).squeeze(1)
-        among_others = log_sum_exp_(others.scatter_(1, own, -inf), dim=1)
+        among_others = log_sum_exp_(others.scatter_(1, own, -inf), dim=1, bound=slope)
         if self.num_classes == 1:
             return Measured(S.new_zeros(()), torch.zeros_like(S))
         value = (among_others - own_logits).mean()

@@ -11,7 +11,7 @@ from torch import Tensor
 from nearkin.losses.base import register, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.proxy_anchor import positive_term
-from nearkin.losses.similarity import Measured, log_one_plus_sum_exp_, refuse_second_derivative
+from nearkin.losses.similarity import Measured, log_one_plus_sum_exp_, normalise, refuse_second_derivative
 
 _CHUNK = 1 << 24
 """Products between proxies held at a time."""
@@ -80,12 +80,14 @@ class ProxyRepulsion(ProxyLoss):
         weights = torch.zeros_like(S) if weights is None else weights
         return Measured(value, weights.scatter_add_(1, own, (shares * (-self.alpha / present)).unsqueeze(1)))
 
-    def value(self, embeddings: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
+    def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
         """Adds the repulsion where it does not go through the samples: R is VVᵀ."""
-        value = super().value(embeddings, proxies, labels)
+        value = super().value(embeddings, norms, proxies, labels)
         if self.through_samples:
             return value
-        direct: Tensor = _Repulsion.apply(proxies, self.alpha, self.margin)  # type: ignore[no-untyped-call]
+        direct: Tensor = _Repulsion.apply(  # type: ignore[no-untyped-call]
+            normalise(proxies), self.alpha, self.margin
+        )
         return value + direct
 
 

@@ -8,6 +8,8 @@ Nothing of the size of S is kept for the backward pass except the weights themse
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import inf, log
 from typing import Any, NamedTuple
 
 import torch
@@ -30,20 +32,37 @@ class Measured(NamedTuple):
     symmetric: bool = False
 
 
+class Side(NamedTuple):
+    """One side of a comparison.
+
+    Attributes:
+        rows: ``(..., B, D)``.
+        norms: their lengths ``(..., B, 1)``, to divide them by; without, they are compared as they are.
+    """
+
+    rows: Tensor
+    norms: Tensor | None = None
+
+
 Measure = Callable[[Tensor, bool], Measured]
 """``measure(S, with_weights)``; it may overwrite S."""
 
 
-class full_precision(torch.autocast):  # noqa: N801 - reads as the statement it is
-    """Switch autocast off for the device of ``tensor``: similarities need float32."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        super().__init__(tensor.device.type, enabled=False)
+def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Autocast switched off on the device of ``tensor``, if it is on: similarities need float32."""
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Half precision becomes float32; float32 and float64 stay."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def lengths(rows: Tensor) -> Tensor:
+    """``(..., 1)`` Euclidean lengths of ``(..., D)`` rows, as constants."""
+    norms: Tensor = torch.linalg.vector_norm(rows.detach(), dim=-1, keepdim=True)
+    return norms
 
 
 def refuse_second_derivative() -> None:
@@ -52,89 +71,115 @@ def refuse_second_derivative() -> None:
         raise RuntimeError("nearkin losses can be differentiated once only: do not use create_graph=True")
 
 
+def _units(rows: Tensor | None, norms: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Rows of length 1 and what they were multiplied by; the rows as they are where no norms are given.
+
+    A zero vector has no direction: it stays zero and receives no gradient, instead of one of 1/ε.
+    """
+    if rows is None or norms is None:
+        return rows, None
+    inverse = norms.reciprocal().nan_to_num_(posinf=0.0)
+    return rows * inverse, inverse
+
+
+def _through_units_(gradient: Tensor, units: Tensor, inverse: Tensor | None, scale: Tensor) -> Tensor:
+    """The gradient of the raw rows from that of their units, times ``scale``, in place."""
+    if inverse is None:
+        return gradient.mul_(scale)
+    radial = (units * gradient).sum(dim=-1, keepdim=True)
+    return gradient.addcmul_(units, radial, value=-1).mul_(inverse * scale)
+
+
 class _Normalise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, norms: Tensor) -> Tensor:
-        # A zero vector has no direction: it stays zero and receives no gradient, instead of one of 1/ε.
-        inverse = torch.where(norms > 0, norms.reciprocal(), 0).unsqueeze(-1)
-        units = rows * inverse
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        units, inverse = _units(rows, lengths(rows))
+        assert units is not None
         ctx.save_for_backward(units, inverse)
         return units
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         refuse_second_derivative()
         units, inverse = ctx.saved_tensors
-        radial = (units * gradient).sum(dim=-1, keepdim=True)
-        return torch.addcmul(gradient, units, radial, value=-1).mul_(inverse), None
+        return _through_units_(gradient.clone(), units, inverse, gradient.new_ones(()))
 
 
-def normalise(rows: Tensor, norms: Tensor | None = None) -> Tensor:
+def normalise(rows: Tensor) -> Tensor:
     """Rows (the last dimension) scaled to length 1; a zero row stays zero.
 
-    Args:
-        rows: ``(..., D)``.
-        norms: their lengths ``(...)``, where the caller has them already.
+    >>> normalise(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
     """
-    if norms is None:
-        norms = torch.linalg.vector_norm(rows.detach(), dim=-1)
-    units: Tensor = _Normalise.apply(rows, norms)  # type: ignore[no-untyped-call]
+    units: Tensor = _Normalise.apply(rows)  # type: ignore[no-untyped-call]
     return units
 
 
 class _ThroughSimilarities(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, measure: Measure, left: Tensor, right: Tensor | None, *parameters: Tensor
+        ctx: Any,
+        measure: Measure,
+        *sides_and_parameters: Tensor | None,
     ) -> Tensor:
-        S = left @ (left if right is None else right).mT
-        measured = measure(S, True)
+        left, left_inverse = _units(*sides_and_parameters[:2])
+        right, right_inverse = _units(*sides_and_parameters[2:4])
+        assert left is not None
+        measured = measure(left @ (left if right is None else right).mT, True)
         assert measured.weights is not None
         ctx.symmetric = measured.symmetric
-        ctx.save_for_backward(left, right, measured.weights, *measured.parameter_gradients)
+        ctx.save_for_backward(
+            left, left_inverse, right, right_inverse, measured.weights, *measured.parameter_gradients
+        )
         return measured.value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        left, right, weights, *parameter_gradients = ctx.saved_tensors
+        left, left_inverse, right, right_inverse, weights, *parameter_gradients = ctx.saved_tensors
         to_left = to_right = None
         with full_precision(left):
             if right is None:
-                to_left = _to_both_sides(weights, left, ctx.symmetric).mul_(gradient)
-            else:
-                if ctx.needs_input_grad[1]:
-                    to_left = (weights @ right).mul_(gradient)
-                if ctx.needs_input_grad[2]:
-                    to_right = (weights.mT @ left).mul_(gradient)
-        return None, to_left, to_right, *(gradient * own for own in parameter_gradients)
+                to_left = _to_both_sides(weights, left, ctx.symmetric)
+            elif ctx.needs_input_grad[1]:
+                to_left = weights @ right
+            if right is not None and ctx.needs_input_grad[3]:
+                to_right = _through_units_(weights.mT @ left, right, right_inverse, gradient)
+            if to_left is not None:
+                to_left = _through_units_(to_left, left, left_inverse, gradient)
+        return None, to_left, None, to_right, None, *(gradient * own for own in parameter_gradients)
 
 
 def _to_both_sides(weights: Tensor, rows: Tensor, symmetric: bool) -> Tensor:
     """∂L/∂z of a batch against itself: each row is an anchor and somebody's reference."""
     if symmetric:
         return (weights @ rows).mul_(2)
-    return (weights @ rows).add_(weights.mT @ rows)
+    # Copying the transpose first is a quarter of the time of adding across strides.
+    return weights.mT.contiguous().add_(weights) @ rows
 
 
 def through_similarities(
-    left: Tensor, right: Tensor | None, measure: Measure, parameters: Sequence[Tensor] = ()
+    measure: Measure, left: Side, right: Side | None = None, parameters: Sequence[Tensor] = ()
 ) -> Tensor:
-    """The value of ``measure`` on ``left @ right.mT``, differentiable in both and in ``parameters``.
+    """The value of ``measure`` on the similarities of ``left`` and ``right``, differentiable in all inputs.
 
     Args:
+        measure: gives the value, and the weights ∂L/∂S where they are wanted.
         left: ``(..., B, D)``.
         right: ``(..., R, D)``, or ``None`` to compare ``left`` with itself.
-        measure: gives the value, and the weights ∂L/∂S where they are wanted.
         parameters: learnable parameters that the value depends on, in the order of ``parameter_gradients``.
     """
-    inputs = [left, *([] if right is None else [right]), *parameters]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-        value: Tensor = _ThroughSimilarities.apply(  # type: ignore[no-untyped-call]
-            measure, left, right, *parameters
-        )
+    sides = (*left, *(right or (None, None)))
+    inputs = (*sides, *parameters)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs):
+        value: Tensor = _ThroughSimilarities.apply(measure, *inputs)  # type: ignore[no-untyped-call]
         return value
-    return measure(left @ (left if right is None else right).mT, False).value
+    rows, _ = _units(*left)
+    others, _ = _units(*(right or left))
+    assert rows is not None
+    assert others is not None
+    return measure(rows @ others.mT, False).value
 
 
 def safe_distance(S: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,10 +193,16 @@ def safe_distance(S: Tensor) -> tuple[Tensor, Tensor]:
     return D, torch.where(D > 0, D.reciprocal(), 0)
 
 
-def log_sum_exp_(T: Tensor, dim: int) -> Tensor:
+def log_sum_exp_(T: Tensor, dim: int, bound: float = inf) -> Tensor:
     """``log Σ eᵗ`` along ``dim``, and T becomes its gradient (the softmax), in place.
 
     Entries of −∞ are outside the sum; an empty sum gives −∞ and no gradient.
+
+    Args:
+        T: the exponents.
+        dim: the dimension to sum.
+        bound: a promise that ``|t| ≤ bound`` inside the sum. Cosines have one, and if it is small enough for
+            ``eᵗ`` to be a number, nothing has to be shifted.
 
     >>> T = torch.tensor([[0.0, 0.0, -torch.inf]])
     >>> log_sum_exp_(T, dim=1)
@@ -159,16 +210,26 @@ def log_sum_exp_(T: Tensor, dim: int) -> Tensor:
     >>> T
     tensor([[0.5000, 0.5000, 0.0000]])
     """
+    tiny = torch.finfo(T.dtype).tiny
+    if _exponentials_fit(T, dim, bound):
+        total = T.exp_().sum(dim=dim, keepdim=True)
+        T.div_(total.clamp_min(tiny))
+        return total.log_().squeeze(dim)
     shift = T.amax(dim=dim, keepdim=True).clamp_min_(torch.finfo(T.dtype).min)
     total = T.sub_(shift).exp_().sum(dim=dim, keepdim=True)
-    T.div_(total.clamp_min(torch.finfo(T.dtype).tiny))
+    T.div_(total.clamp_min(tiny))
     return shift.add_(total.log_()).squeeze(dim)
 
 
-def log_one_plus_sum_exp_(T: Tensor, dim: int) -> Tensor:
+def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf) -> Tensor:
     """``log(1 + Σ eᵗ)`` along ``dim``, and T becomes its gradient, in place.
 
     Entries of −∞ are outside the sum; an empty sum gives an exact 0 and no gradient.
+
+    Args:
+        T: the exponents.
+        dim: the dimension to sum.
+        bound: a promise that ``t ≤ bound``.
 
     >>> T = torch.tensor([[0.0, 0.0, -torch.inf]])
     >>> log_one_plus_sum_exp_(T, dim=1)
@@ -176,9 +237,16 @@ def log_one_plus_sum_exp_(T: Tensor, dim: int) -> Tensor:
     >>> T
     tensor([[0.3333, 0.3333, 0.0000]])
     """
+    if _exponentials_fit(T, dim, bound):
+        total = T.exp_().sum(dim=dim, keepdim=True)
+        T.div_(total + 1)
+        return total.log1p_().squeeze(dim)
     shift = T.amax(dim=dim, keepdim=True).clamp_min_(0)
-    T.sub_(shift).exp_()
-    shift = shift.squeeze(dim)
-    beyond_one = torch.expm1(-shift).add_(T.sum(dim=dim))
-    T.div_((1 + beyond_one).unsqueeze(dim))
-    return shift.add_(beyond_one.log1p_())
+    beyond_one = T.sub_(shift).exp_().sum(dim=dim, keepdim=True).add_(torch.expm1(-shift))
+    T.div_(beyond_one + 1)
+    return shift.add_(beyond_one.log1p_()).squeeze(dim)
+
+
+def _exponentials_fit(T: Tensor, dim: int, bound: float) -> bool:
+    """Whether a sum of ``e^{±bound}`` along ``dim`` stays far inside the range of the dtype."""
+    return bound + log(max(1, T.shape[dim])) < 0.95 * log(torch.finfo(T.dtype).max)

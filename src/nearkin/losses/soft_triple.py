@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_count, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.similarity import Measured, through_similarities
+from nearkin.losses.similarity import Measured, Side, lengths, through_similarities
 from nearkin.losses.softmax import cross_entropy_
 
 
@@ -80,19 +80,19 @@ class SoftTriple(ProxyLoss):
         own = labels.unsqueeze(1)
         logits = per_class.mul(self.scale)
         logits.scatter_add_(1, own, logits.new_full((1, 1), -self.scale * self.margin).expand(len(S), 1))
-        value, towards_classes = cross_entropy_(logits, labels)
+        value, towards_classes = cross_entropy_(logits, labels, bound=self.scale * (1 + self.margin))
         if not with_weights:
             return Measured(value)
         weights = S.sub_(per_class.unsqueeze(2)).div_(self.gamma).add_(1).mul_(assigned)
         weights.mul_(towards_classes.mul_(self.scale).unsqueeze(2))
         return Measured(value, weights.flatten(1))
 
-    def value(self, embeddings: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
+    def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
         """Adds the term that draws the centres of a class together."""
-        value = super().value(embeddings, proxies, labels)
+        value = super().value(embeddings, norms, proxies, labels)
         if self.proxies_per_class == 1 or self.tau == 0:
             return value
-        return value + through_similarities(proxies, None, self._spread)
+        return value + through_similarities(self._spread, Side(proxies, lengths(proxies)))
 
     def _spread(self, between: Tensor, with_weights: bool) -> Measured:
         """τ times the mean distance of the centres of a class, from their similarities ``(C, K, K)``."""

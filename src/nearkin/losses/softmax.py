@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor
 
@@ -59,17 +61,21 @@ class Softmax(ProxyLoss):
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """Cross-entropy of the (scaled) similarities."""
         scale = 1.0 if not self.normalized else 16.0 if self.scale is None else self.scale
-        value, weights = cross_entropy_(S.mul_(scale), labels)
+        bound = scale if self.normalized else inf
+        value, weights = cross_entropy_(S.mul_(scale), labels, bound)
         return Measured(value, weights.mul_(scale) if with_weights else None)
 
 
-def cross_entropy_(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def cross_entropy_(logits: Tensor, labels: Tensor, bound: float = inf) -> tuple[Tensor, Tensor]:
     """The mean of ``−log softmax(logits)_y`` over rows, and its gradient in the place of the logits.
 
-    Logits of −∞ are outside the softmax (never the label's own).
+    Args:
+        logits: ``(B, C)``; −∞ is outside the softmax (never the label's own).
+        labels: ``(B,)``.
+        bound: a promise that ``|logit| ≤ bound``.
     """
     own = labels.unsqueeze(1)
     own_logits = logits.gather(1, own).squeeze(1)
-    value = (log_sum_exp_(logits, dim=1) - own_logits).mean()
+    value = (log_sum_exp_(logits, dim=1, bound=bound) - own_logits).mean()
     logits.scatter_add_(1, own, logits.new_full((1, 1), -1).expand(len(labels), 1))
     return value, logits.div_(len(labels))

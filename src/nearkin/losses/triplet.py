@@ -10,7 +10,8 @@ from torch import Tensor
 from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.similarity import Measured
-from nearkin.mining import Masks, Miner, Triplets, places_in_rows
+from nearkin.mining import Masks, Miner, Triplets
+from nearkin.mining.base import places_in_rows
 
 
 @register("triplet")

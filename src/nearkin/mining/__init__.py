@@ -12,7 +12,6 @@ from nearkin.mining.base import (
     as_masks,
     build,
     names,
-    places_in_rows,
     register,
 )
 from nearkin.mining.distance_weighted import DistanceWeighted
@@ -35,6 +34,5 @@ __all__ = [
     "as_masks",
     "build",
     "names",
-    "places_in_rows",
     "register",
 ]

@@ -1,0 +1,297 @@
+"""Every loss beside its counterpart in pytorch-metric-learning, and beside the floor of two products.
+
+One step is forward and backward, mining included. Ours, theirs and the floor run in one process, in turn, and
+the table gives medians and ratios. Run on an otherwise idle machine:
+
+    python benchmarks/losses.py              # the three timed cases and the memory case
+    python benchmarks/losses.py --case b1024 --loss multi_similarity
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytorch_metric_learning
+import torch
+from pytorch_metric_learning import distances, miners, regularizers
+from pytorch_metric_learning import losses as pml
+from rich.console import Console
+from rich.table import Table
+
+from nearkin import losses
+
+Step = Callable[[], object]
+
+THESIS = [
+    "contrastive",
+    "triplet",
+    "lifted_structure",
+    "npair",
+    "proxy_nca",
+    "arcface",
+    "margin",
+    "multi_similarity",
+    "soft_triple",
+    "proxy_anchor",
+]
+VARIANTS = {"triplet_all": ("triplet", {"mining": "all"})}
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch of ``classes_in_batch × per_class`` embeddings of 512 numbers, of ``num_classes`` classes."""
+
+    name: str
+    classes_in_batch: int
+    per_class: int
+    num_classes: int
+    embedding_dim: int = 512
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self.classes_in_batch * self.per_class
+
+    def inputs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Embeddings around their classes' directions, as half-way through a training."""
+        generator = torch.Generator().manual_seed(0)
+        chosen = torch.randperm(self.num_classes, generator=generator)[: self.classes_in_batch]
+        labels = chosen.repeat_interleave(self.per_class)
+        labels = labels[torch.randperm(len(labels), generator=generator)]
+        centres = torch.randn(self.num_classes, self.embedding_dim, generator=generator)
+        noise = torch.randn(len(labels), self.embedding_dim, generator=generator)
+        return centres[labels] + 1.2 * noise, labels
+
+
+CASES = {
+    "b180": Case("B 180 (36 × 5), C 100", 36, 5, 100),
+    "b1024": Case("B 1,024 (256 × 4), C 1,000", 256, 4, 1000),
+    "sop": Case("B 180 (36 × 5), C 11,318", 36, 5, 11_318),
+}
+MEMORY_CASE = Case("B 4,096 (1,024 × 4)", 1024, 4, 4096)
+MEMORY_LOSSES = ["triplet_all", "lifted_structure", "multi_similarity", "contrastive", "triplet", "margin"]
+
+
+def ours(name: str, case: Case) -> Step:
+    name, keywords = VARIANTS.get(name, (name, {}))
+    loss = losses.build(name, num_classes=case.num_classes, embedding_dim=case.embedding_dim, **keywords)
+    return step(loss, list(loss.parameters()), case)
+
+
+def theirs(name: str, case: Case) -> Step | None:
+    """The nearest thing in pytorch-metric-learning: same family, same miner, same sizes."""
+    sizes = {"num_classes": case.num_classes, "embedding_size": case.embedding_dim}
+    cosine = distances.CosineSimilarity()
+
+    def soft_triple() -> pml.SoftTripleLoss:
+        sparse = regularizers.SparseCentersRegularizer(case.num_classes, 10)
+        return pml.SoftTripleLoss(**sizes, weight_regularizer=sparse, weight_reg_weight=0.2)
+
+    makers: dict[str, Callable[[], tuple[torch.nn.Module, torch.nn.Module | None]]] = {
+        "contrastive": lambda: (pml.ContrastiveLoss(1, 0.5, distance=cosine), None),
+        "triplet": lambda: (
+            pml.TripletMarginLoss(0.1, distance=cosine),
+            miners.TripletMarginMiner(0.1, "semihard", distance=cosine),
+        ),
+        "triplet_all": lambda: (pml.TripletMarginLoss(0.1, distance=cosine), None),
+        "lifted_structure": lambda: (
+            pml.GeneralizedLiftedStructureLoss(distance=cosine),
+            miners.MultiSimilarityMiner(0.1),
+        ),
+        "npair": lambda: (pml.NPairsLoss(), None),
+        "proxy_nca": lambda: (pml.ProxyNCALoss(**sizes, softmax_scale=9), None),
+        "proxy_nca_pp": lambda: (pml.ProxyNCALoss(**sizes, softmax_scale=9), None),
+        "arcface": lambda: (pml.ArcFaceLoss(**sizes), None),
+        "margin": lambda: (pml.MarginLoss(learn_beta=True), miners.DistanceWeightedMiner()),
+        "multi_similarity": lambda: (pml.MultiSimilarityLoss(2, 50, 0.5), miners.MultiSimilarityMiner(0.1)),
+        "nca": lambda: (pml.NCALoss(), None),
+        "softmax": lambda: (pml.NormalizedSoftmaxLoss(**sizes, temperature=1 / 16), None),
+        "soft_triple": lambda: (soft_triple(), None),
+        "proxy_anchor": lambda: (pml.ProxyAnchorLoss(**sizes), None),
+    }
+    if name not in makers:
+        return None
+    loss, miner = makers[name]()
+    loss_of = (lambda x, y: loss(x, y, miner(x, y))) if miner else loss
+    return step(loss_of, list(loss.parameters()), case)
+
+
+def floor(case: Case) -> Step:
+    """What no pair loss can do without: normalise, one B × B × D product, and one back."""
+
+    def products(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        z = torch.nn.functional.normalize(x)
+        return (z @ z.T) @ z
+
+    x, y = case.inputs()
+    return lambda: products(x, y)
+
+
+def step(
+    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    parameters: list[torch.nn.Parameter],
+    case: Case,
+) -> Step:
+    x, y = case.inputs()
+    x.requires_grad_()
+
+    def run() -> None:
+        for tensor in (x, *parameters):
+            tensor.grad = None
+        loss_of(x, y).backward()
+
+    return run
+
+
+@dataclass
+class Row:
+    """Medians in milliseconds."""
+
+    loss: str
+    ours: float
+    theirs: float | None
+    floor: float
+
+    @property
+    def speed_up(self) -> float | None:
+        """How many times faster we are."""
+        return None if self.theirs is None else self.theirs / self.ours
+
+
+def measure(name: str, case: Case, budget: float) -> Row:
+    """Run all in turn until the budget (in seconds) is spent, at least three times each."""
+    candidates = {"ours": ours(name, case), "theirs": theirs(name, case), "floor": floor(case)}
+    steps = {who: run for who, run in candidates.items() if run is not None}
+    times: dict[str, list[float]] = {who: [] for who in steps}
+    started = time.perf_counter()
+    rounds = 0
+    while rounds < 4 or (time.perf_counter() - started < budget and rounds < 200):
+        for who, run in steps.items():
+            begin = time.perf_counter()
+            run()
+            if rounds > 0:  # the first round warms up
+                times[who].append(1000 * (time.perf_counter() - begin))
+        rounds += 1
+    medians = {who: statistics.median(taken) for who, taken in times.items()}
+    return Row(name, medians["ours"], medians.get("theirs"), medians["floor"])
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def peak_memory(name: str, who: str) -> float | None:
+    """Extra megabytes at the peak of one step of the memory case, in its own process; None if it dies."""
+    command = [sys.executable, __file__, "--peak", name, "--who", who]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return float(done.stdout.split()[-1]) if done.returncode == 0 else None
+
+
+def report_peak(name: str, who: str, limit_gb: float) -> None:
+    """The child's part of ``peak_memory``: warm up small, note the memory, take one large step."""
+    make = ours if who == "ours" else theirs
+    small = make(name, Case("warm-up", 4, 4, 16))
+    large = make(name, MEMORY_CASE)
+    assert small is not None
+    assert large is not None
+    small()
+    resource.setrlimit(resource.RLIMIT_AS, (int(limit_gb * 2**30), int(limit_gb * 2**30)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    large()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def show(title: str, header: list[str], rows: list[list[str]], console: Console) -> str:
+    """Print a table and give it back as markdown."""
+    table = Table(title=title)
+    for column in header:
+        table.add_column(column, justify="left" if column == "loss" else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    lines = [f"## {title}", "", "| " + " | ".join(header) + " |"]
+    lines.append("|" + "|".join(["---"] + ["---:"] * (len(header) - 1)) + "|")
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def timed_table(case: Case, rows: list[Row], console: Console) -> str:
+    table = []
+    for row in rows:
+        theirs_, ratio = ("–", "–") if row.theirs is None else (f"{row.theirs:.2f}", f"{row.speed_up:.1f} ×")
+        table.append([row.loss, f"{row.ours:.2f}", theirs_, ratio, f"{row.ours / row.floor:.2f} ×"])
+    thesis = [row.speed_up for row in rows if row.loss in THESIS and row.speed_up is not None]
+    if thesis:
+        mean = f"geometric mean of {len(thesis)} thesis losses"
+        table.append([mean, "", "", f"{geometric_mean(thesis):.1f} ×", ""])
+    header = ["loss", "ours (ms)", "PML (ms)", "speed-up", "ours / floor"]
+    return show(
+        f"{case.name}; floor {statistics.median(r.floor for r in rows):.2f} ms", header, table, console
+    )
+
+
+def memory_table(console: Console, names: list[str]) -> tuple[str, dict[str, dict[str, float | None]]]:
+    peaks = {name: {who: peak_memory(name, who) for who in ("ours", "theirs")} for name in names}
+    table = [
+        [name, *(f"{mb:,.0f}" if mb is not None else "more than 8 GB: stopped" for mb in peak.values())]
+        for name, peak in peaks.items()
+    ]
+    title = f"{MEMORY_CASE.name}: extra memory at the peak of one step"
+    return show(title, ["loss", "ours (MB)", "PML (MB)"], table, console), peaks
+
+
+def versions() -> dict[str, str | int]:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "pytorch-metric-learning": pytorch_metric_learning.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", action="append", choices=[*CASES, "memory"])
+    parser.add_argument("--loss", action="append")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds per loss and case")
+    parser.add_argument("--write", action="store_true", help="write the tables to benchmarks/results/")
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    parser.add_argument("--who", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        report_peak(arguments.peak, arguments.who, limit_gb=8)
+        return
+    console = Console()
+    chosen = arguments.case or [*CASES, "memory"]
+    names = arguments.loss or [*THESIS, *VARIANTS, *(n for n in losses.names() if n not in THESIS)]
+    parts = ["# Losses: one step, forward and backward, mining included", ""]
+    parts += [", ".join(f"{what} {version}" for what, version in versions().items()), ""]
+    record: dict[str, object] = {"versions": versions()}
+    for key in chosen:
+        if key == "memory":
+            text, record["memory"] = memory_table(console, arguments.loss or MEMORY_LOSSES)
+        else:
+            rows = [measure(name, CASES[key], arguments.budget) for name in names]
+            text = timed_table(CASES[key], rows, console)
+            record[key] = [asdict(row) for row in rows]
+        parts.append(text)
+        if arguments.write:
+            RESULTS.mkdir(exist_ok=True)
+            (RESULTS / "losses.md").write_text("\n".join(parts))
+            (RESULTS / "losses.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

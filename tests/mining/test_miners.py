@@ -1,0 +1,252 @@
+"""Every miner selects exactly the sets that LOSSES.md defines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from nearkin import mining
+from nearkin.mining import semi_hard
+
+
+class Scene:
+    """Random similarities of a batch with unequal classes, its masks, and the labels as a list."""
+
+    def __init__(self, labels: list[int], dim: int = 6, seed: int = 0, dtype: torch.dtype = torch.float64):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(len(labels), dim, generator=generator, dtype=torch.float64)
+        z = torch.nn.functional.normalize(x)
+        self.labels = labels
+        self.S = (z @ z.T).to(dtype)
+        y = torch.tensor(labels)
+        same = y[:, None] == y
+        self.negative = ~same
+        self.positive = same.clone().fill_diagonal_(False)
+        self.embedding_dim = dim
+
+    def mine(self, miner, seed: int = 0):
+        generator = torch.Generator().manual_seed(seed)
+        return miner(
+            self.S, self.positive, self.negative, embedding_dim=self.embedding_dim, generator=generator
+        )
+
+
+LABELS = [0, 0, 0, 1, 1, 2, 3, 3, 3, 3, 4, 0]
+
+
+def as_set(triplets: mining.Triplets) -> set[tuple[int, int, int]]:
+    listed = list(zip(*(index.tolist() for index in triplets), strict=True))
+    assert len(listed) == len(set(listed))
+    return set(listed)
+
+
+def kin(labels, i):
+    return [j for j in range(len(labels)) if j != i and labels[j] == labels[i]]
+
+
+def strangers(labels, i):
+    return [j for j in range(len(labels)) if labels[j] != labels[i]]
+
+
+def naive_hard(S, labels):
+    return {
+        (a, min(kin(labels, a), key=lambda j: S[a][j]), max(strangers(labels, a), key=lambda j: S[a][j]))
+        for a in range(len(labels))
+        if kin(labels, a) and strangers(labels, a)
+    }
+
+
+def naive_semi_hard(S, labels):
+    found = set()
+    for a in range(len(labels)):
+        for p in kin(labels, a):
+            farther = [n for n in strangers(labels, a) if S[a][n] < S[a][p]]
+            if farther:
+                found.add((a, p, max(farther, key=lambda n: S[a][n])))
+    return found
+
+
+batches = st.lists(st.integers(0, 3), min_size=1, max_size=14)
+
+
+def test_names():
+    assert mining.names() == ["all", "distance_weighted", "hard", "multi_similarity", "random", "semi_hard"]
+
+
+@given(labels=batches, seed=st.integers(0, 999))
+def test_hard(labels, seed):
+    view = Scene(labels, seed=seed)
+    assert as_set(view.mine(mining.Hard())) == naive_hard(view.S.tolist(), labels)
+
+
+@pytest.mark.parametrize("few", [0, 10**9], ids=["sorted rows", "along rows"])
+@given(labels=batches, seed=st.integers(0, 999))
+def test_semi_hard(few, labels, seed):
+    view = Scene(labels, seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(semi_hard, "_FEW_POSITIVES", few)
+        patch.setattr(semi_hard, "_CHUNK", 3)
+        assert as_set(view.mine(mining.SemiHard())) == naive_semi_hard(view.S.tolist(), labels)
+
+
+@given(labels=batches, seed=st.integers(0, 999), epsilon=st.sampled_from([0.0, 0.1, 0.7]))
+def test_multi_similarity(labels, seed, epsilon):
+    view = Scene(labels, seed=seed)
+    masks = view.mine(mining.MultiSimilarity(epsilon))
+    S = view.S.tolist()
+    for i in range(len(labels)):
+        lowest = min((S[i][p] for p in kin(labels, i)), default=float("inf"))
+        highest = max((S[i][n] for n in strangers(labels, i)), default=-float("inf"))
+        hard_kin = [p for p in kin(labels, i) if S[i][p] < highest + epsilon]
+        hard_strangers = [n for n in strangers(labels, i) if S[i][n] > lowest - epsilon]
+        assert masks.positive[i].nonzero().squeeze(1).tolist() == hard_kin
+        assert masks.negative[i].nonzero().squeeze(1).tolist() == hard_strangers
+
+
+def test_all_selects_everything():
+    view = Scene(LABELS)
+    masks = view.mine(mining.All())
+    assert torch.equal(masks.positive, view.positive)
+    assert torch.equal(masks.negative, view.negative)
+
+
+@pytest.mark.parametrize("miner", [mining.Random(), mining.DistanceWeighted()], ids=["random", "weighted"])
+def test_one_negative_for_each_positive_pair(miner):
+    view = Scene(LABELS)
+    anchor, positive, negative = view.mine(miner)
+    assert torch.stack([anchor, positive], dim=1).tolist() == view.positive.nonzero().tolist()
+    assert view.negative[anchor, negative].all()
+
+
+def expected_chances(view, anchor: int, d: int) -> dict[int, float]:
+    """1/q(D) in plain numbers; d is small here, so that nothing underflows."""
+    weights = {}
+    for n in strangers(view.labels, anchor):
+        D = max((2 - 2 * view.S[anchor, n].item()) ** 0.5, 0.5)
+        if D <= 1.4:
+            weights[n] = 1 / (D ** (d - 2) * (1 - D * D / 4) ** ((d - 3) / 2))
+    if not weights:
+        weights = dict.fromkeys(strangers(view.labels, anchor), 1.0)
+    total = sum(weights.values())
+    return {n: weight / total for n, weight in weights.items()}
+
+
+@pytest.mark.parametrize("kind", ["random", "distance_weighted"])
+def test_chances_by_chi_square(kind):
+    labels = [0] * 2 + [1] * 6 + [2] * 5
+    view = Scene(labels, dim=5, seed=4)
+    rows = 4000
+    many = view.positive[:1].clone().repeat(rows, 1)  # the same anchor many times: many independent draws
+    drawn = mining.build(kind)(
+        view.S[:1].repeat(rows, 1),
+        many,
+        view.negative[:1].repeat(rows, 1),
+        embedding_dim=5,
+        generator=torch.Generator().manual_seed(7),
+    ).negative
+    counts = torch.bincount(drawn, minlength=len(labels))
+    uniform = dict.fromkeys(strangers(labels, 0), 1 / 11)
+    chances = uniform if kind == "random" else expected_chances(view, 0, 5)
+    assert counts.sum() == rows
+    assert set(counts.nonzero().squeeze(1).tolist()) <= set(chances)
+    observed = [counts[n].item() for n in chances]
+    assert stats.chisquare(observed, [rows * chance for chance in chances.values()]).pvalue > 1e-3
+
+
+def test_distance_weights_are_those_of_the_paper():
+    view = Scene(LABELS, dim=5)
+    weights = mining.DistanceWeighted().weights(view.S, view.negative, 5)
+    for anchor in range(len(LABELS)):
+        chances = expected_chances(view, anchor, 5)
+        row = weights[anchor] / weights[anchor].sum()
+        assert row.nonzero().squeeze(1).tolist() == sorted(chances)
+        for n, chance in chances.items():
+            assert row[n].item() == pytest.approx(chance, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_no_anchor_underflows_in_many_dimensions(dtype):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(64).repeat_interleave(4)
+    centre = torch.randn(1, 512, generator=generator)
+    near = centre + 0.7 * torch.randn(128, 512, generator=generator)  # half of the batch is much denser
+    z = torch.nn.functional.normalize(torch.cat([near, torch.randn(128, 512, generator=generator)]))
+    same = labels[:, None] == labels
+    weights = mining.DistanceWeighted().weights((z @ z.T).to(dtype), ~same, 512)
+    assert torch.isfinite(weights).all()
+    assert (weights.amax(dim=1) == 1).all()
+    assert (weights[same] == 0).all()
+
+
+def test_an_anchor_with_all_negatives_out_of_reach_draws_uniformly():
+    S = torch.tensor([[1.0, 0.9, -0.9, -0.5, -0.7]])
+    same = torch.tensor([[False, True, False, False, False]])
+    other = torch.tensor([[False, False, True, True, True]])
+    assert mining.DistanceWeighted().weights(S, other, 512).tolist() == [[0, 0, 1, 1, 1]]
+    assert (
+        len(mining.DistanceWeighted()(S, same, other, embedding_dim=512, generator=torch.Generator())[0]) == 1
+    )
+
+
+@pytest.mark.parametrize("name", mining.names())
+@pytest.mark.parametrize("labels", [[0], [0, 0, 0], [0, 1, 2]], ids=["one", "one class", "no kin"])
+def test_poor_batches_give_no_triplet(name, labels):
+    view = Scene(labels)
+    mined = view.mine(mining.build(name))
+    if isinstance(mined, mining.Triplets):
+        assert all(len(index) == 0 for index in mined)
+    else:
+        assert not (mined.positive.any(dim=1) & mined.negative.any(dim=1)).any()
+
+
+@pytest.mark.parametrize("name", mining.names())
+def test_inputs_are_left_alone_and_draws_repeat(name):
+    view = Scene(LABELS, dtype=torch.float32)
+    before = [tensor.clone() for tensor in (view.S, view.positive, view.negative)]
+    first, second = view.mine(mining.build(name)), view.mine(mining.build(name))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(map(torch.equal, before, (view.S, view.positive, view.negative)))
+
+
+@pytest.mark.parametrize("name", mining.names())
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_any_float_dtype(name, dtype):
+    mined = Scene(LABELS, dtype=dtype).mine(mining.build(name))
+    assert all(index.dtype in (torch.bool, torch.int64) for index in mined)
+
+
+@pytest.mark.parametrize("name", mining.names())
+def test_references_need_not_be_as_many(name):
+    view = Scene(LABELS)
+    mined = mining.build(name)(
+        view.S[:3], view.positive[:3], view.negative[:3], embedding_dim=6, generator=torch.Generator()
+    )
+    masks = mining.as_masks(mined, view.S[:3].shape)
+    assert not (masks.positive & ~view.positive[:3]).any()
+    assert not (masks.negative & ~view.negative[:3]).any()
+    assert masks.positive.any()
+
+
+def test_triplets_as_masks_count_a_shared_pair_once():
+    triplets = mining.Triplets(*torch.tensor([[0, 0], [1, 1], [2, 3]]))
+    masks = mining.as_masks(triplets, torch.Size([2, 4]))
+    assert masks.positive.tolist() == [[False, True, False, False], [False] * 4]
+    assert masks.negative.tolist() == [[False, False, True, True], [False] * 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "keywords", "message"),
+    [
+        ("multi_similarity", {"epsilon": -0.1}, "epsilon=-0.1"),
+        ("distance_weighted", {"nearest": 0.0}, "nearest=0.0"),
+        ("distance_weighted", {"nearest": 1.5}, "farthest=1.4"),
+        ("semi_hard", {"margin": 1}, "no keyword 'margin'"),
+        ("semihard", {}, "did you mean semi_hard"),
+    ],
+)
+def test_wrong_values_are_refused(name, keywords, message):
+    with pytest.raises(ValueError, match=message):
+        mining.build(name, **keywords)
