@@ -86,11 +86,12 @@ def test_the_rule_holds_whatever_the_class_sizes(sizes, K, P, seed):
     assert all(max(count.values()) <= K for count in counts)
     assert sum(len(batch) < P * K for batch in batches) <= 2
 
-    shown = Counter(sampler.labels[torch.cat(batches)].tolist()) if batches else Counter()
-    left_out = [label for label, size in enumerate(sizes) if shown[label] < size]
-    for label in left_out:
-        batches_without = sum(label not in count for count in counts if len(count) == P)
-        assert batches_without == 0, "a class may sit out only where every P x K batch has it already"
+    groups = [size // K for size in sizes]
+    regular = max(t for t in range(sum(groups) + 1) if sum(min(g, t) for g in groups) >= t * P)
+    assert sum(list(count.values()) == [K] * P for count in counts) >= regular
+    surplus = {label: max(0, g - regular - 1) * K for label, g in enumerate(groups)}
+    shown = Counter(sampler.labels[torch.cat(batches)].tolist())
+    assert shown == {label: size - surplus[label] for label, size in enumerate(sizes)}
 
 
 def test_two_classes_meet_as_often_as_any_two():
@@ -118,6 +119,27 @@ def test_two_classes_meet_as_often_as_any_two():
 def test_impossible_batches_are_refused(sizes, batch_size, images_per_class, message):
     with pytest.raises(ValueError, match=message):
         BalancedSampler(labels_of(sizes), batch_size=batch_size, images_per_class=images_per_class)
+
+
+def test_more_classes_than_short_integers_can_number():
+    sampler = BalancedSampler(torch.arange(80_000) // 2, batch_size=100, images_per_class=2)
+    images = torch.cat(sampler.plan(0)).view(-1, 2)
+    assert torch.equal(images.flatten().sort().values, torch.arange(80_000))
+    assert torch.equal(images[:, 0] // 2, images[:, 1] // 2)
+
+
+def test_drop_short_keeps_to_p_classes_of_k_images():
+    sampler = BalancedSampler(
+        labels_of([7, 5, 6, 9, 2, 11]), batch_size=10, images_per_class=5, drop_short=True
+    )
+    assert sampler.batch_sizes == [10, 10, 10]
+    for epoch in range(20):
+        assert all(list(class_counts(sampler, batch).values()) == [5] * 2 for batch in sampler.plan(epoch))
+
+
+def test_drop_short_without_a_class_that_is_large_enough():
+    with pytest.raises(ValueError, match="needs 2 classes of at least 5 images, but there are 0$"):
+        BalancedSampler(labels_of([4] * 9), batch_size=10, images_per_class=5, drop_short=True)
 
 
 def test_one_class_alone_fills_batches_of_one_class():

@@ -9,9 +9,24 @@ from torch import Tensor
 
 from nearkin.sampling.balanced import BalancedSampler
 from nearkin.sampling.base import PlannedSampler, registry
+from nearkin.sampling.hard_classes import HardClassesSampler
+from nearkin.sampling.hard_neighbours import HardNeighboursSampler
+from nearkin.sampling.npair import NPairSampler
+from nearkin.sampling.offline import hard_negatives
 from nearkin.sampling.random import RandomSampler
 
-__all__ = ["BalancedSampler", "PlannedSampler", "RandomSampler", "build", "names", "register"]
+__all__ = [
+    "BalancedSampler",
+    "HardClassesSampler",
+    "HardNeighboursSampler",
+    "NPairSampler",
+    "PlannedSampler",
+    "RandomSampler",
+    "build",
+    "hard_negatives",
+    "names",
+    "register",
+]
 
 names = registry.names
 register = registry.register

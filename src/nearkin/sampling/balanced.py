@@ -28,15 +28,21 @@ class BalancedSampler(PlannedSampler):
     - Fewer than P groups can be left when the P × K batches are formed. They join the mixed batches.
     - The last mixed batch may be incomplete. It comes at the end, unless ``drop_last``. (So may a second one,
       in the rare case that it takes two to keep the groups of one class apart.)
-    - A class with so many images that it would have to be in some batch twice sits out with the surplus,
-      other images of it in every epoch. ``images_per_epoch`` says how many images remain.
+    - A class with more groups than there are P × K batches gives one more to the mixed batches and sits out
+      with the surplus, other images in every epoch. That takes a class larger than most others together;
+      ``images_per_epoch`` says how many images remain.
     - With fewer than P classes there is no batch to make: a ``ValueError`` that says which sizes would do.
+
+    With ``drop_short`` there are no short groups and no mixed batches: every batch has exactly K images of
+    each of its classes, the ``n mod K`` images that do not fill a group sit out, other ones in every epoch,
+    and a class with fewer than K images never comes.
 
     Args:
         labels: The class of every image, integers, ``(N,)``.
         batch_size: P · K, over all ranks. Where P is a multiple of ``world_size``, a rank's slice of a P × K
             batch holds whole groups.
         images_per_class: K.
+        drop_short: Leave out the images that do not fill a group of K.
         seed, rank, world_size, drop_last: As in :class:`~nearkin.sampling.base.PlannedSampler`.
 
     >>> sampler = BalancedSampler([0] * 4 + [1] * 4 + [2] * 5, batch_size=4, images_per_class=2)
@@ -52,6 +58,7 @@ class BalancedSampler(PlannedSampler):
         *,
         batch_size: int,
         images_per_class: int = 5,
+        drop_short: bool = False,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -68,18 +75,25 @@ class BalancedSampler(PlannedSampler):
             )
         self.images_per_class = images_per_class
         self.classes_per_batch = batch_size // images_per_class
+        self.drop_short = drop_short
 
-        _, self._classes, class_sizes = self.labels.unique(return_inverse=True, return_counts=True)
-        if len(class_sizes) < self.classes_per_batch:
-            raise ValueError(
-                f"batch_size={batch_size} with images_per_class={images_per_class} needs "
-                f"{self.classes_per_batch} classes, but there are {len(class_sizes)}: "
-                f"use batch_size={len(class_sizes) * images_per_class} or less, or more images per class"
-            )
-        self._class_sizes = class_sizes
-        self._class_starts = class_sizes.cumsum(0) - class_sizes
-        self._short_sizes = class_sizes % images_per_class
+        _, classes, self._class_sizes = self.labels.unique(return_inverse=True, return_counts=True)
+        self._classes = _quick_to_sort(classes, len(self._class_sizes))
+        self._class_starts = self._class_sizes.cumsum(0) - self._class_sizes
+        self._short_sizes = self._class_sizes % images_per_class * (not drop_short)
+        self._short_starts = self._class_starts + self._class_sizes - self._short_sizes
+        self._check_enough_classes()
         self._count_groups()
+
+    def _check_enough_classes(self) -> None:
+        usable = self._class_sizes >= (self.images_per_class if self.drop_short else 1)
+        if (classes := int(usable.sum())) < self.classes_per_batch:
+            smallest = f" of at least {self.images_per_class} images" if self.drop_short else ""
+            hint = f": use batch_size={classes * self.images_per_class} or less" if classes else ""
+            raise ValueError(
+                f"batch_size={self.batch_size} with {self.images_per_class} images per class needs "
+                f"{self.classes_per_batch} classes{smallest}, but there are {classes}{hint}"
+            )
 
     def _count_groups(self) -> None:
         """Settle what depends on class sizes only: how many P × K batches, and what mixed ones get."""
@@ -91,7 +105,7 @@ class BalancedSampler(PlannedSampler):
 
         # Which classes give a spare group is drawn every epoch, in this order of preference: those that have
         # one group too many, then those with no short group for the spare one to meet in a mixed batch.
-        preference = torch.full_like(full_groups, 2)
+        preference = torch.full_like(full_groups, 2, dtype=torch.int16)
         preference[self._short_sizes == 0] = 1
         preference[self._used_groups > self._regular_batches] = 0
         preference[self._used_groups == 0] = 3
@@ -109,16 +123,16 @@ class BalancedSampler(PlannedSampler):
         sizes = [self.batch_size] * self._regular_batches + self._mixed_sizes()
         return sorted(sizes, key=lambda size: size < self.batch_size)
 
-    def _planned(self, generator: torch.Generator) -> list[Tensor]:
+    def _planned(self, generator: torch.Generator) -> Tensor:
         images = self._images_by_class(generator)
         spare_of_class = self._draw_spare_groups(generator)
         regular = self._regular_plan(images, self._used_groups - spare_of_class, generator)
-        mixed = self._mixed_stream(images, spare_of_class, generator).split(self._mixed_sizes())
+        mixed = self._mixed_stream(images, spare_of_class, generator)
 
-        batches = [*regular, *mixed]
-        full = [batch for batch in batches if len(batch) == self.batch_size]
-        incomplete = [batch for batch in batches if len(batch) < self.batch_size]
-        return [full[i] for i in torch.randperm(len(full), generator=generator).tolist()] + incomplete
+        in_full_batches = self._mixed_sizes().count(self.batch_size) * self.batch_size
+        full = torch.cat((regular, mixed[:in_full_batches].view(-1, self.batch_size)))
+        full = full[torch.randperm(len(full), generator=generator)]
+        return torch.cat((full.flatten(), mixed[in_full_batches:]))
 
     def _images_by_class(self, generator: torch.Generator) -> Tensor:
         """All images, class after class, shuffled within each."""
@@ -127,44 +141,73 @@ class BalancedSampler(PlannedSampler):
 
     def _draw_spare_groups(self, generator: torch.Generator) -> Tensor:
         """How many spare groups each class gives to the mixed batches, 0 or 1, ``(C,)``."""
-        chance = torch.rand(len(self._class_sizes), generator=generator)
-        givers = (self._spare_preference + chance).argsort()[: self._spare_groups]
+        order = torch.randperm(len(self._class_sizes), generator=generator)
+        givers = order[self._spare_preference[order].argsort(stable=True)][: self._spare_groups]
         return torch.zeros_like(self._class_sizes).index_fill_(0, givers, 1)
 
     def _regular_plan(self, images: Tensor, groups_of_class: Tensor, generator: torch.Generator) -> Tensor:
         """The P × K batches, ``(T, P · K)``, from the first ``groups_of_class`` groups of every class."""
-        batches, P, K = self._regular_batches, self.classes_per_batch, self.images_per_class
-        order = torch.randperm(len(groups_of_class), generator=generator)
-        group_class = order.repeat_interleave(groups_of_class[order])
-        first_of_class = (groups_of_class[order].cumsum(0) - groups_of_class[order]).repeat_interleave(
-            groups_of_class[order]
-        )
-        group_in_class = torch.arange(len(group_class)) - first_of_class
-        group_start = self._class_starts[group_class] + group_in_class * K
+        group_class, group_in_class = count_within(groups_of_class)
+        starts = self._class_starts[group_class] + group_in_class * self.images_per_class
+        group_images = images[starts.unsqueeze(1) + torch.arange(self.images_per_class)]
+        return group_images[self._compose(group_class, group_images, generator)].flatten(1)
 
-        batch_of_group = _spread(group_class.view(P, batches), generator)
-        starts = torch.empty_like(batch_of_group).scatter_(1, batch_of_group, group_start.view(P, batches))
-        return images[starts.T.unsqueeze(-1) + torch.arange(K)].flatten(1)
+    def _compose(self, group_class: Tensor, group_images: Tensor, generator: torch.Generator) -> Tensor:
+        """Which groups form each batch, ``(T, P)``: every group once, P different classes in each batch.
+
+        Args:
+            group_class: The class of each of the T · P groups, in ascending order, at most T of any one.
+            group_images: The images of each group, ``(T · P, K)``.
+            generator: Where the randomness comes from.
+        """
+        classes = len(self._class_sizes)
+        class_rank = _quick_to_sort(torch.randperm(classes, generator=generator), classes)
+        groups = class_rank[group_class].argsort(stable=True).view(self.classes_per_batch, -1)
+        batch_of_group = _spread(group_class[groups], generator)
+        return torch.empty_like(groups).scatter_(1, batch_of_group, groups).T
 
     def _mixed_stream(self, images: Tensor, spare_of_class: Tensor, generator: torch.Generator) -> Tensor:
-        """The images of the short groups, then those of the spare ones, a group never torn apart.
+        """The images of the short groups, then those of the spare ones, group after group.
 
         The short groups of classes that also give a spare group go first: they fill less than one batch, so
         that cutting the stream every ``batch_size`` images keeps the two groups of such a class apart.
         """
-        K = self.images_per_class
-        chance = torch.rand(len(spare_of_class), generator=generator)
-        order = (chance - spare_of_class).argsort()
-        short_sizes = self._short_sizes[order]
-        ends = self._class_starts[order] + self._class_sizes[order]
-        before = (short_sizes.cumsum(0) - short_sizes).repeat_interleave(short_sizes)
-        within = torch.arange(len(before)) - before
-        short = (ends - short_sizes).repeat_interleave(short_sizes) + within
-
         givers = spare_of_class.nonzero().squeeze(1)
-        spare_start = self._class_starts[givers] + (self._used_groups[givers] - 1) * K
-        spare = (spare_start.unsqueeze(1) + torch.arange(K)).flatten()
+        others = ((spare_of_class == 0) & (self._short_sizes > 0)).nonzero().squeeze(1)
+        others = others[torch.randperm(len(others), generator=generator)]
+        images_before = int(self._short_sizes[givers].sum())
+        order = torch.cat((givers, self._order_short_groups(others, images_before, images)))
+        entry, within = count_within(self._short_sizes[order])
+        short = self._short_starts[order][entry] + within
+
+        spare_starts = self._class_starts[givers] + (self._used_groups[givers] - 1) * self.images_per_class
+        spare = (spare_starts.unsqueeze(1) + torch.arange(self.images_per_class)).flatten()
         return images[torch.cat((short, spare))]
+
+    def _order_short_groups(self, classes: Tensor, images_before: int, images: Tensor) -> Tensor:
+        """In which order the short groups of these classes fill the mixed batches.
+
+        Args:
+            classes: The classes, in random order.
+            images_before: How many images of the stream come before theirs.
+            images: All images, class after class; the last of each class are its short group.
+        """
+        return classes
+
+
+def _quick_to_sort(numbers: Tensor, limit: int) -> Tensor:
+    """Numbers below ``limit`` in the narrowest type: torch sorts short integers several times faster."""
+    return numbers.to(torch.int16 if limit <= torch.iinfo(torch.int16).max else torch.int32)
+
+
+def count_within(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Number the members of every entry: which entry each belongs to, and its number within it.
+
+    >>> count_within(torch.tensor([2, 0, 3]))
+    (tensor([0, 0, 2, 2, 2]), tensor([0, 1, 0, 1, 2]))
+    """
+    entry = torch.arange(len(counts)).repeat_interleave(counts)
+    return entry, torch.arange(len(entry)) - (counts.cumsum(0) - counts)[entry]
 
 
 def _most_batches(groups_of_class: Tensor, classes_per_batch: int) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 from torch.utils.data import Sampler
 
 from nearkin.registry import Registry
@@ -19,8 +21,8 @@ class PlannedSampler(Sampler[list[int]], ABC):
     """A batch sampler whose epoch is planned as a whole, before its first batch.
 
     Give it to ``DataLoader(dataset, batch_sampler=sampler)`` and call ``set_epoch`` before every epoch. A
-    plan depends on nothing but the constructor's arguments and the epoch, so any process, at any time, can
-    make it again.
+    plan depends on nothing but the constructor's arguments and the epoch (and, for samplers that look at
+    them, the embeddings of the last ``refresh``), so any process, at any time, can make it again.
 
     **Ranks.** ``batch_size`` is the global batch. Every rank makes the same plan and takes its own contiguous
     slice of every batch, so the slices are disjoint, and gathered in rank order they are the batch of a
@@ -31,6 +33,10 @@ class PlannedSampler(Sampler[list[int]], ABC):
     batches before they are trained on, so a checkpoint should rather keep the number of batches trained on
     and call ``resume(epoch, batch)``; the next pass then starts with that batch, and the one after it with
     the first.
+
+    **Embeddings.** Some samplers look at the network's present embeddings of all images. A training loop asks
+    ``needs_embeddings(epoch)`` before each epoch, calls ``refresh(embeddings)`` where the answer is yes, and
+    keeps ``tensors()`` in its checkpoints.
 
     Args:
         labels: The class of every image, integers, ``(N,)``.
@@ -73,8 +79,8 @@ class PlannedSampler(Sampler[list[int]], ABC):
         self._next_batch = 0
 
     @abstractmethod
-    def _planned(self, generator: torch.Generator) -> list[Tensor]:
-        """The batches of one epoch, full ones first, drawn with ``generator``."""
+    def _planned(self, generator: torch.Generator) -> Tensor:
+        """The images of one epoch, batch after batch, full batches first; drawn with ``generator``."""
 
     @abstractmethod
     def _planned_sizes(self) -> list[int]:
@@ -82,8 +88,9 @@ class PlannedSampler(Sampler[list[int]], ABC):
 
     def plan(self, epoch: int) -> list[Tensor]:
         """The batches of an epoch over all ranks, each a vector of image indices."""
-        batches = self._planned(epoch_generator(self.seed, epoch))
-        return [batch for batch in batches if self._keeps(len(batch))]
+        sizes = self._planned_sizes()
+        batches = self._planned(epoch_generator(self.seed, epoch)).split(sizes)
+        return [batch for batch, size in zip(batches, sizes, strict=True) if self._keeps(size)]
 
     def _keeps(self, size: int) -> bool:
         return size == self.batch_size or (not self.drop_last and size >= self.world_size)
@@ -102,16 +109,22 @@ class PlannedSampler(Sampler[list[int]], ABC):
         return len(self.batch_sizes)
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = self.plan(self.epoch)
+        images = self._planned(epoch_generator(self.seed, self.epoch)).tolist()
         first = self._next_batch
-        for number, batch in enumerate(batches[first:], start=first + 1):
+        for number, part in enumerate(self._parts_of_rank()[first:], start=first + 1):
             self._next_batch = number
-            yield self._slice_of_rank(batch).tolist()
+            yield images[part]
         self._next_batch = 0
 
-    def _slice_of_rank(self, batch: Tensor) -> Tensor:
-        start, end = (len(batch) * rank // self.world_size for rank in (self.rank, self.rank + 1))
-        return batch[start:end]
+    def _parts_of_rank(self) -> list[slice]:
+        """Where this rank's slice of every batch lies among the images of the epoch."""
+        sizes = self._planned_sizes()
+        rank, ranks = self.rank, self.world_size
+        return [
+            slice(end - size + size * rank // ranks, end - size + size * (rank + 1) // ranks)
+            for size, end in zip(sizes, accumulate(sizes), strict=True)
+            if self._keeps(size)
+        ]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass runs through; a place resumed in that very epoch is kept."""
@@ -134,6 +147,29 @@ class PlannedSampler(Sampler[list[int]], ABC):
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go back to the place that ``state_dict`` described."""
         self.resume(state["epoch"], state["batch"])
+
+    def needs_embeddings(self, epoch: int) -> bool:
+        """Whether ``refresh`` should be called before this epoch."""
+        return False
+
+    def refresh(self, embeddings: Tensor) -> None:
+        """Note the present embeddings of all images, ``(N, D)``, for the plans to come, where they matter."""
+
+    def _checked_embeddings(self, embeddings: Tensor) -> Tensor:
+        """The embeddings normalised in float32, ``(N, D)``."""
+        if embeddings.ndim != 2 or len(embeddings) != len(self.labels):
+            raise ValueError(
+                f"embeddings must be ({len(self.labels)}, D), a row for every label, "
+                f"not {tuple(embeddings.shape)}"
+            )
+        return normalize(embeddings.detach().float(), dim=1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was noted by ``refresh``: with ``state_dict``, all that a resumed sampler needs."""
+        return {}
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what ``tensors`` gave."""
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:

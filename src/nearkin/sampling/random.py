@@ -26,8 +26,8 @@ class RandomSampler(PlannedSampler):
     [0, 1, 2, 3, 4]
     """
 
-    def _planned(self, generator: torch.Generator) -> list[Tensor]:
-        return list(torch.randperm(len(self.labels), generator=generator).split(self.batch_size))
+    def _planned(self, generator: torch.Generator) -> Tensor:
+        return torch.randperm(len(self.labels), generator=generator)
 
     def _planned_sizes(self) -> list[int]:
         return sizes_of_pieces(len(self.labels), self.batch_size)
