@@ -214,18 +214,16 @@ class CentreCrop:
     Args:
         size: Side of the network's input.
         resize: Short side before the crop.
-        flip: Whether to mirror: evaluation of flipped images, and caches that hold both.
     """
 
     size: int
     resize: int
-    flip: bool = False
 
     def __call__(self, height: int, width: int, seed: int) -> View:
         """The view on an image of this size; the seed plays no part."""
         resized = _short_side(height, width, self.resize)
         corner = (round((resized[0] - self.size) / 2), round((resized[1] - self.size) / 2))
-        return View((0, 0, height, width), resized, corner, self.size, flip=self.flip)
+        return View((0, 0, height, width), resized, corner, self.size)
 
 
 class Normalization:
@@ -233,15 +231,13 @@ class Normalization:
 
     Args:
         preprocessing: What the network expects.
-        flip: Whether to mirror.
     """
 
-    def __init__(self, preprocessing: Preprocessing, *, flip: bool = False) -> None:
+    def __init__(self, preprocessing: Preprocessing) -> None:
         self.preprocessing = preprocessing
-        self.flip = flip
 
     def __repr__(self) -> str:
-        return f"Normalization({self.preprocessing}, flip={self.flip})"
+        return f"Normalization({self.preprocessing})"
 
     def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """The images at ``indices`` as float32 ``(B, C, size, size)``; the seeds play no part."""
@@ -253,8 +249,7 @@ class Normalization:
             for index, image in zip(indices, chosen, strict=True):
                 self._check(image.shape[1:], images, index)
             pixels = torch.stack(chosen)
-        pixels = with_channels(pixels, self.preprocessing.channels)
-        return self.preprocessing.normalize(pixels.flip(-1) if self.flip else pixels)
+        return self.preprocessing.normalize(with_channels(pixels, self.preprocessing.channels))
 
     def _check(self, shape: torch.Size, images: Images, index: int) -> None:
         size = self.preprocessing.size
@@ -317,7 +312,6 @@ def evaluation_transform(
     preprocessing: Preprocessing,
     scheme: Scheme = "resized_crop",
     *,
-    flip: bool = False,
     scaled_decoding: bool = False,
 ) -> Transform:
     """What evaluation does to an image: short side resized and centre crop, or nothing but normalise.
@@ -326,15 +320,14 @@ def evaluation_transform(
         preprocessing: The network's ``.preprocessing``; its ``resize`` is the short side (by default
             the size × 256 / 224) and its ``interpolation`` is used.
         scheme: Both cropping schemes evaluate alike; ``none`` only normalises.
-        flip: Whether to mirror every image.
         scaled_decoding: See :class:`CropTransform`; off, so that published numbers come out to the digit.
     """
     if scheme == "none":
-        return Normalization(preprocessing, flip=flip)
+        return Normalization(preprocessing)
     if scheme not in SCHEMES:
         raise _unknown(scheme)
     return CropTransform(
-        CentreCrop(preprocessing.size, _resize_of(preprocessing), flip),
+        CentreCrop(preprocessing.size, _resize_of(preprocessing)),
         preprocessing,
         scaled_decoding=scaled_decoding,
         interpolation=preprocessing.interpolation,
