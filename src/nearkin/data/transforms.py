@@ -74,16 +74,17 @@ class View:
         top, left, height, width = self.box
         pixels = pixels[:, top : top + height, left : left + width]
         if self.resized != (height, width):
-            pixels = _resize(pixels, self.resized, interpolation)
+            pixels = resize(pixels, self.resized, interpolation)
         top, left = self.corner
         pixels = pixels[:, top : top + self.size, left : left + self.size]
         return pixels.flip(-1) if self.flip else pixels
 
 
-def _resize(pixels: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
-    from nearkin.data.resizing import resize  # noqa: PLC0415  (seconds long: it imports torchvision)
+def resize(pixels: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
+    """``uint8`` ``(C, H, W)`` to ``(C, *size)``, with antialiasing."""
+    from nearkin.data import resizing  # noqa: PLC0415  (seconds long: it imports torchvision)
 
-    return resize(pixels, size, interpolation)
+    return resizing.resize(pixels, size, interpolation)
 
 
 ViewOf = Callable[[int, int, int], View]
@@ -202,7 +203,7 @@ class RandomCrop:
     def __call__(self, height: int, width: int, seed: int) -> View:
         """Draw the view on an image of this size."""
         flip, down, right = _uniform(3, seed)
-        resized = _short_side(height, width, self.resize)
+        resized = short_side_size(height, width, self.resize)
         corner = (int(down * (resized[0] - self.size + 1)), int(right * (resized[1] - self.size + 1)))
         return View((0, 0, height, width), resized, corner, self.size, flip=flip < self.flip)
 
@@ -221,7 +222,7 @@ class CentreCrop:
 
     def __call__(self, height: int, width: int, seed: int) -> View:
         """The view on an image of this size; the seed plays no part."""
-        resized = _short_side(height, width, self.resize)
+        resized = short_side_size(height, width, self.resize)
         corner = (round((resized[0] - self.size) / 2), round((resized[1] - self.size) / 2))
         return View((0, 0, height, width), resized, corner, self.size)
 
@@ -345,7 +346,7 @@ def _resize_of(preprocessing: Preprocessing) -> int:
     return resize
 
 
-def _short_side(height: int, width: int, resize: int) -> tuple[int, int]:
+def short_side_size(height: int, width: int, resize: int) -> tuple[int, int]:
     """Size of an image whose short side becomes ``resize`` (the long one rounds down, as in torchvision)."""
     if height <= width:
         return resize, int(resize * width / height)
