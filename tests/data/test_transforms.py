@@ -123,7 +123,7 @@ def test_very_long_images_give_a_box_of_the_widest_ratio():
 
 def test_flip_mirrors(smooth_pixels):
     images = ImageArray(torch.from_numpy(smooth_pixels(60, 70)).permute(2, 0, 1)[None])
-    straight, mirrored = (one(evaluation_transform(PLAIN, flip=flip), images) for flip in (False, True))
+    straight, mirrored = (one(training_transform(PLAIN, flip=flip), images) for flip in (0.0, 1.0))
     assert mirrored.equal(straight.flip(-1))
 
 
@@ -176,7 +176,7 @@ def test_wrong_values_are_named():
 def test_a_transform_describes_itself_by_its_values():
     """The feature cache is keyed by it: equal transforms say the same, different ones do not."""
     make = [lambda: evaluation_transform(PLAIN), lambda: training_transform(PLAIN, "none")]
-    make += [lambda: training_transform(PLAIN, flip=0.3), lambda: evaluation_transform(PLAIN, flip=True)]
+    make += [lambda: training_transform(PLAIN, flip=0.3), lambda: training_transform(PLAIN, flip=0.4)]
     texts = [repr(m()) for m in make]
     assert texts == [repr(m()) for m in make]
     assert len(set(texts)) == len(texts)

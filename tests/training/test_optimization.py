@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nearkin import losses
+from nearkin import losses, networks
 from nearkin.training.optimization import (
     build_optimizer,
     build_scheduler,
@@ -20,31 +20,37 @@ def recipe(*settings: str) -> Recipe:
     return Recipe.parse(override({}, settings))
 
 
+def small_network() -> networks.EmbeddingNetwork:
+    return networks.build("mlp", size=8, hidden=(6,), embedding_dim=4)
+
+
 def proxy_anchor() -> losses.Loss:
     return losses.build("proxy_anchor", num_classes=3, embedding_dim=4)
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop"])
 def test_every_optimiser_moves_network_and_proxies(name):
-    network, loss = nn.Linear(5, 4), proxy_anchor()
+    network, loss = small_network(), proxy_anchor()
     before = [p.detach().clone() for p in (*network.parameters(), loss.proxies)]
     optimizer = build_optimizer(recipe(f"optimizer.name={name}", "optimizer.lr=0.1"), network, loss)
-    loss(network(torch.randn(6, 5)), torch.arange(6) % 3).backward()
+    loss(network(torch.randn(6, 1, 8, 8)), torch.arange(6) % 3).backward()
     optimizer.step()
     after = [*network.parameters(), loss.proxies]
     assert all(not torch.equal(b, a) for b, a in zip(before, after, strict=True))
 
 
 def test_the_loss_has_its_own_learning_rate():
-    network, loss = nn.Linear(5, 4), proxy_anchor()
+    network, loss = small_network(), proxy_anchor()
     optimizer = build_optimizer(recipe("optimizer.lr=0.1", "loss.lr=0.7"), network, loss)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.7]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.1, 0.7]
+    optimizer = build_optimizer(recipe("optimizer.lr=0.1", "network.head_lr_factor=3"), network, loss)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.3, 1.0])
     optimizer = build_optimizer(recipe("optimizer.lr=0.1", "loss.lr_factor=100"), network, loss)
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 10.0])
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.1, 10.0])
 
 
 def test_a_forgotten_parameter_stops_the_training():
-    network, loss = nn.Linear(5, 4), proxy_anchor()
+    network, loss = small_network(), proxy_anchor()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="loss parameter 'proxies' is not in the optimiser"):
         refuse_forgotten_parameters(optimizer, network=network, loss=loss)

@@ -6,16 +6,26 @@ import os
 from typing import Any
 
 # One line per data set; each file registers what it defines.
+from nearkin.data import cars196 as cars196
+from nearkin.data import cub200 as cub200
+from nearkin.data import folder as folder
 from nearkin.data import glyphs as glyphs
+from nearkin.data import inshop as inshop
+from nearkin.data import sop as sop
+from nearkin.data import table as table
+from nearkin.data.checking import BadImage, check_images, leave_out
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
-from nearkin.data.images import DataSet, ImageArray, Images, ImageSet, split_classes
+from nearkin.data.fingerprint import fingerprint
+from nearkin.data.images import DataSet, ImageArray, Images, ImageSet, common_labels, split_classes
 from nearkin.data.loading import Batch, Loader, TransformedImages, loader
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
+from nearkin.data.resized_copy import resized_copy
 from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
 
 __all__ = [
     "SCHEMES",
+    "BadImage",
     "Batch",
     "BrokenImageError",
     "DataSet",
@@ -28,11 +38,16 @@ __all__ = [
     "Transform",
     "TransformedImages",
     "build",
+    "check_images",
+    "common_labels",
     "evaluation_transform",
+    "fingerprint",
+    "leave_out",
     "loader",
     "names",
     "read_image",
     "register",
+    "resized_copy",
     "split_classes",
     "training_transform",
 ]

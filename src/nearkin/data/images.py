@@ -168,3 +168,13 @@ def split_classes(images: ImageSet, fraction: float, seed: int) -> tuple[ImageSe
         raise ValueError(f"fraction={fraction} of {images.num_classes} classes leaves one side empty")
     order = torch.randperm(images.num_classes, generator=torch.Generator().manual_seed(seed))
     return images.of_classes(order[held_out:]), images.of_classes(order[:held_out])
+
+
+def common_labels(query: ImageSet, gallery: ImageSet) -> tuple[Tensor, Tensor]:
+    """Labels of both sets in one numbering, by class name: each set numbers its own classes only."""
+    names = sorted({*query.class_names, *gallery.class_names})
+    numbers = {name: number for number, name in enumerate(names)}
+    query_numbers, gallery_numbers = (
+        torch.tensor([numbers[name] for name in images.class_names]) for images in (query, gallery)
+    )
+    return query_numbers[query.labels], gallery_numbers[gallery.labels]

@@ -74,16 +74,17 @@ class View:
         top, left, height, width = self.box
         pixels = pixels[:, top : top + height, left : left + width]
         if self.resized != (height, width):
-            pixels = _resize(pixels, self.resized, interpolation)
+            pixels = resize(pixels, self.resized, interpolation)
         top, left = self.corner
         pixels = pixels[:, top : top + self.size, left : left + self.size]
         return pixels.flip(-1) if self.flip else pixels
 
 
-def _resize(pixels: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
-    from nearkin.data.resizing import resize  # noqa: PLC0415  (seconds long: it imports torchvision)
+def resize(pixels: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
+    """``uint8`` ``(C, H, W)`` to ``(C, *size)``, with antialiasing."""
+    from nearkin.data import resizing  # noqa: PLC0415  (seconds long: it imports torchvision)
 
-    return resize(pixels, size, interpolation)
+    return resizing.resize(pixels, size, interpolation)
 
 
 ViewOf = Callable[[int, int, int], View]
@@ -202,7 +203,7 @@ class RandomCrop:
     def __call__(self, height: int, width: int, seed: int) -> View:
         """Draw the view on an image of this size."""
         flip, down, right = _uniform(3, seed)
-        resized = _short_side(height, width, self.resize)
+        resized = short_side_size(height, width, self.resize)
         corner = (int(down * (resized[0] - self.size + 1)), int(right * (resized[1] - self.size + 1)))
         return View((0, 0, height, width), resized, corner, self.size, flip=flip < self.flip)
 
@@ -214,18 +215,16 @@ class CentreCrop:
     Args:
         size: Side of the network's input.
         resize: Short side before the crop.
-        flip: Whether to mirror: evaluation of flipped images, and caches that hold both.
     """
 
     size: int
     resize: int
-    flip: bool = False
 
     def __call__(self, height: int, width: int, seed: int) -> View:
         """The view on an image of this size; the seed plays no part."""
-        resized = _short_side(height, width, self.resize)
+        resized = short_side_size(height, width, self.resize)
         corner = (round((resized[0] - self.size) / 2), round((resized[1] - self.size) / 2))
-        return View((0, 0, height, width), resized, corner, self.size, flip=self.flip)
+        return View((0, 0, height, width), resized, corner, self.size)
 
 
 class Normalization:
@@ -233,15 +232,13 @@ class Normalization:
 
     Args:
         preprocessing: What the network expects.
-        flip: Whether to mirror.
     """
 
-    def __init__(self, preprocessing: Preprocessing, *, flip: bool = False) -> None:
+    def __init__(self, preprocessing: Preprocessing) -> None:
         self.preprocessing = preprocessing
-        self.flip = flip
 
     def __repr__(self) -> str:
-        return f"Normalization({self.preprocessing}, flip={self.flip})"
+        return f"Normalization({self.preprocessing})"
 
     def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """The images at ``indices`` as float32 ``(B, C, size, size)``; the seeds play no part."""
@@ -253,8 +250,7 @@ class Normalization:
             for index, image in zip(indices, chosen, strict=True):
                 self._check(image.shape[1:], images, index)
             pixels = torch.stack(chosen)
-        pixels = with_channels(pixels, self.preprocessing.channels)
-        return self.preprocessing.normalize(pixels.flip(-1) if self.flip else pixels)
+        return self.preprocessing.normalize(with_channels(pixels, self.preprocessing.channels))
 
     def _check(self, shape: torch.Size, images: Images, index: int) -> None:
         size = self.preprocessing.size
@@ -317,7 +313,6 @@ def evaluation_transform(
     preprocessing: Preprocessing,
     scheme: Scheme = "resized_crop",
     *,
-    flip: bool = False,
     scaled_decoding: bool = False,
 ) -> Transform:
     """What evaluation does to an image: short side resized and centre crop, or nothing but normalise.
@@ -326,15 +321,14 @@ def evaluation_transform(
         preprocessing: The network's ``.preprocessing``; its ``resize`` is the short side (by default
             the size × 256 / 224) and its ``interpolation`` is used.
         scheme: Both cropping schemes evaluate alike; ``none`` only normalises.
-        flip: Whether to mirror every image.
         scaled_decoding: See :class:`CropTransform`; off, so that published numbers come out to the digit.
     """
     if scheme == "none":
-        return Normalization(preprocessing, flip=flip)
+        return Normalization(preprocessing)
     if scheme not in SCHEMES:
         raise _unknown(scheme)
     return CropTransform(
-        CentreCrop(preprocessing.size, _resize_of(preprocessing), flip),
+        CentreCrop(preprocessing.size, _resize_of(preprocessing)),
         preprocessing,
         scaled_decoding=scaled_decoding,
         interpolation=preprocessing.interpolation,
@@ -352,7 +346,7 @@ def _resize_of(preprocessing: Preprocessing) -> int:
     return resize
 
 
-def _short_side(height: int, width: int, resize: int) -> tuple[int, int]:
+def short_side_size(height: int, width: int, resize: int) -> tuple[int, int]:
     """Size of an image whose short side becomes ``resize`` (the long one rounds down, as in torchvision)."""
     if height <= width:
         return resize, int(resize * width / height)

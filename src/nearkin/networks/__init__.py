@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
 # One line per network; each file registers what it defines.
+from nearkin.networks import bninception as bninception
 from nearkin.networks import convnet as convnet
 from nearkin.networks import lenet as lenet
 from nearkin.networks import mlp as mlp
-from nearkin.networks.base import Backbone, EmbeddingNetwork, poolings, registry
+from nearkin.networks import timm_models
+from nearkin.networks import torchvision_models as torchvision_models
+from nearkin.networks.activations import Activations, ActivationTransform, cache_activations
+from nearkin.networks.base import Backbone, EmbeddingNetwork, registry
+from nearkin.networks.embedding import embed, initialise_head_with_pca
+from nearkin.networks.freezing import freeze_batch_norm, train_head_only
+from nearkin.networks.pooling import poolings
+from nearkin.networks.weights import load_imagenet, load_weights
 
-__all__ = ["Backbone", "EmbeddingNetwork", "build", "names", "poolings", "register"]
+__all__ = [
+    "ActivationTransform",
+    "Activations",
+    "Backbone",
+    "EmbeddingNetwork",
+    "build",
+    "cache_activations",
+    "embed",
+    "freeze_batch_norm",
+    "initialise_head_with_pca",
+    "names",
+    "poolings",
+    "register",
+    "train_head_only",
+]
 
 register = registry.register
 names = registry.names
 
 
 def build(
-    name: str, *, embedding_dim: int, pooling: str = "avg", seed: int = 0, **keywords: Any
+    name: str,
+    *,
+    embedding_dim: int,
+    pooling: str = "avg",
+    layer_norm: bool = False,
+    weights: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    **keywords: Any,
 ) -> EmbeddingNetwork:
     """Make an :class:`EmbeddingNetwork`.
 
     Args:
-        name: One of :func:`names`.
+        name: One of :func:`names`, or ``timm:NAME`` for any backbone of timm.
         embedding_dim: D, the size of an embedding.
-        pooling: ``avg``, ``max`` or ``avg+max``.
+        pooling: ``avg``, ``max``, ``avg+max`` or ``gem``.
+        layer_norm: Normalise pooled features before the head.
+        weights: ``"imagenet"`` downloads the backbone's; a path loads a ``.safetensors`` or PyTorch file;
+            ``None`` starts afresh.
         seed: Draws the initial weights; the global random state is left as it was.
         keywords: What the network itself takes, such as ``channels`` and ``size``.
 
@@ -36,5 +69,12 @@ def build(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        backbone = registry.build(name, **keywords)
-        return EmbeddingNetwork(backbone, embedding_dim=embedding_dim, pooling=pooling)
+        if name.startswith(timm_models.PREFIX):
+            backbone = timm_models.timm_backbone(name.removeprefix(timm_models.PREFIX), **keywords)
+        else:
+            backbone = registry.build(name, **keywords)
+        if weights == "imagenet":
+            load_imagenet(backbone, name)
+        elif weights is not None:
+            load_weights(backbone, weights)
+        return EmbeddingNetwork(backbone, embedding_dim=embedding_dim, pooling=pooling, layer_norm=layer_norm)

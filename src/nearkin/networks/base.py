@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from nearkin.data.preprocessing import Preprocessing
+from nearkin.networks.freezing import in_frozen_batch_norm
+from nearkin.networks.pooling import poolings
+from nearkin.networks.splitting import PooledTrunk, split_module, stage_names
 from nearkin.registry import Registry
 
 
@@ -18,46 +24,23 @@ class Backbone:
         module: Images ``(B, C, H, W)`` to a feature map ``(B, F, h, w)`` or to features ``(B, F)``.
         num_features: F.
         preprocessing: The input that the module, with its weights, expects.
+        left_out: Beginnings of the names of published weights that the module has no place for: the
+            classifier's, mostly.
+        download_imagenet: Fetches the ImageNet weights, where there is a place to fetch them from.
     """
 
     module: nn.Module
     num_features: int
     preprocessing: Preprocessing
+    left_out: tuple[str, ...] = ()
+    download_imagenet: Callable[[], Mapping[str, Tensor]] | None = None
 
 
 registry: Registry[Backbone] = Registry("network")
-poolings: Registry[nn.Module] = Registry("pooling")
-
-
-@poolings.register("avg")
-class AveragePooling(nn.Module):
-    """Mean over all places of the feature map."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        """``(B, F, h, w)`` to ``(B, F)``."""
-        return features.mean(dim=(2, 3))
-
-
-@poolings.register("max")
-class MaxPooling(nn.Module):
-    """Maximum over all places of the feature map."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        """``(B, F, h, w)`` to ``(B, F)``."""
-        return features.amax(dim=(2, 3))
-
-
-@poolings.register("avg+max")
-class AverageAndMaxPooling(nn.Module):
-    """Sum of mean and maximum: what ProxyAnchor's published code uses."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        """``(B, F, h, w)`` to ``(B, F)``."""
-        return features.mean(dim=(2, 3)) + features.amax(dim=(2, 3))
 
 
 class EmbeddingNetwork(nn.Module):
-    """Images to raw embeddings: ``head(pooling(backbone(images)))``.
+    """Images to raw embeddings: ``head(norm(pooling(backbone(images))))``.
 
     Losses and scores normalise by themselves what their equations want normalised.
 
@@ -65,14 +48,21 @@ class EmbeddingNetwork(nn.Module):
         backbone: The :class:`Backbone` of a registered network.
         embedding_dim: D, the size of an embedding.
         pooling: Name of a pooling; ignored by backbones that give features ``(B, F)`` already.
+        layer_norm: Normalise the pooled features before the head, without affine parameters, as ProxyNCA++
+            does (Teh, DeVries and Taylor 2020, ECCV).
     """
 
-    def __init__(self, backbone: Backbone, *, embedding_dim: int, pooling: str = "avg") -> None:
+    def __init__(
+        self, backbone: Backbone, *, embedding_dim: int, pooling: str = "avg", layer_norm: bool = False
+    ) -> None:
         super().__init__()
         if embedding_dim < 1:
             raise ValueError(f"embedding_dim={embedding_dim} must be at least 1")
         self.backbone = backbone.module
         self.pooling = poolings.build(pooling)
+        self.norm = (
+            nn.LayerNorm(backbone.num_features, elementwise_affine=False) if layer_norm else nn.Identity()
+        )
         self.head = nn.Linear(backbone.num_features, embedding_dim)
         nn.init.kaiming_normal_(self.head.weight, mode="fan_out")
         nn.init.zeros_(self.head.bias)
@@ -87,5 +77,65 @@ class EmbeddingNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Preprocessed images ``(B, C, H, W)`` to raw embeddings ``(B, D)``."""
-        embeddings: Tensor = self.head(self.features(images))
+        embeddings: Tensor = self.head(self.norm(self.features(images)))
         return embeddings
+
+    def param_groups(self, lr: float, head_lr: float | None = None) -> list[dict[str, Any]]:
+        """Every parameter that may ever be trained, with its learning rate, for an optimiser.
+
+        Frozen batch norms are left out; what :func:`nearkin.networks.train_head_only` holds still for the
+        warm-up is not.
+
+        Args:
+            lr: For the backbone.
+            head_lr: For the head and the pooling; by default ``lr``.
+        """
+        frozen = in_frozen_batch_norm(self)
+        groups = []
+        for name, modules, rate in (
+            ("backbone", [self.backbone], lr),
+            ("head", [self.pooling, self.norm, self.head], lr if head_lr is None else head_lr),
+        ):
+            params = [p for module in modules for p in module.parameters() if p not in frozen]
+            if params:
+                groups.append({"name": name, "params": params, "lr": rate})
+        return groups
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names that :meth:`split` takes, in the order in which an image passes them."""
+        return (*stage_names(self.backbone, self._example()), PooledTrunk.stage)
+
+    def split(self, stage: str) -> tuple[nn.Module, EmbeddingNetwork]:
+        """Cut after ``stage``: (images to activations, activations to embeddings).
+
+        Both parts share their parameters with this network: what is trained in the second is trained here.
+        The first stays in evaluation mode and gives no gradients; :func:`nearkin.networks.cache_activations`
+        keeps what it computes.
+
+        Args:
+            stage: One of :attr:`stages`, or any submodule of the backbone that everything passes through.
+                ``pooling`` leaves nothing but the head to the second part.
+
+        >>> import torch, nearkin.networks
+        >>> network = nearkin.networks.build("convnet", embedding_dim=8).eval()
+        >>> trunk, rest = network.split("2")
+        >>> images = torch.rand(2, 1, 32, 32)
+        >>> torch.equal(rest(trunk(images)), network(images))
+        True
+        """
+        if stage == PooledTrunk.stage:
+            return PooledTrunk(self.backbone, self.pooling), self._replica(nn.Identity(), nn.Identity())
+        trunk, after = split_module(self.backbone, stage, self._example())
+        return trunk, self._replica(after, self.pooling)
+
+    def _replica(self, backbone: nn.Module, pooling: nn.Module) -> EmbeddingNetwork:
+        """A network with the same norm and head, shared and not copied, on another backbone."""
+        replica = copy.copy(self)
+        replica._modules = dict(self._modules)
+        replica.backbone, replica.pooling = backbone, pooling
+        return replica
+
+    def _example(self) -> tuple[int, int, int, int]:
+        size = self.preprocessing.size
+        return (1, self.preprocessing.channels, size, size)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from nearkin.data import DataSet, ImageSet
+from nearkin.data import DataSet, ImageSet, common_labels
 from nearkin.evaluation import RetrievalScores, retrieval_scores
 from nearkin.networks import EmbeddingNetwork
-from nearkin.training import embed
-from nearkin.training.recipe import Recipe
+from nearkin.training import Recipe
+from nearkin.training.engine import embed_as
 
 
 @dataclass(frozen=True)
@@ -55,35 +54,14 @@ class SealedTest:
 
 def score_test(network: EmbeddingNetwork, data_set: DataSet, recipe: Recipe) -> Opened:
     """Embed the test classes and score them: queries against the gallery where the data set has one."""
-
-    def embedded(images: ImageSet) -> Tensor:
-        return embed(
-            network,
-            images,
-            transform=recipe.data.transform,
-            batch_size=recipe.evaluation.batch_size,
-            workers=recipe.data.workers,
-        )
-
     recall_at = recipe.evaluation.recall_at
     if data_set.query is None or data_set.gallery is None:
-        embeddings = embedded(data_set.test)
-        labels = data_set.test.labels.to(embeddings.device)
-        scores = retrieval_scores(embeddings, labels, recall_at=recall_at)
+        embeddings = embed_as(recipe, network, data_set.test)
+        scores = retrieval_scores(embeddings, data_set.test.labels, recall_at=recall_at)
         return Opened(data_set.test, embeddings, None, None, scores)
-    queries, gallery = embedded(data_set.query), embedded(data_set.gallery)
+    queries, gallery = (embed_as(recipe, network, part) for part in (data_set.query, data_set.gallery))
+    labels, gallery_labels = common_labels(data_set.query, data_set.gallery)
     scores = retrieval_scores(
-        queries,
-        data_set.query.labels.to(queries.device),
-        gallery=gallery,
-        gallery_labels=labels_as_in(data_set.query, data_set.gallery).to(queries.device),
-        recall_at=recall_at,
+        queries, labels, gallery=gallery, gallery_labels=gallery_labels, recall_at=recall_at
     )
     return Opened(data_set.query, queries, data_set.gallery, gallery, scores)
-
-
-def labels_as_in(reference: ImageSet, images: ImageSet) -> Tensor:
-    """The labels of ``images`` in the numbering of ``reference``; classes it lacks come after its own."""
-    numbers = {name: number for number, name in enumerate(reference.class_names)}
-    translation = [numbers.setdefault(name, len(numbers)) for name in images.class_names]
-    return torch.tensor(translation)[images.labels]

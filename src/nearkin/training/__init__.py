@@ -1,6 +1,5 @@
 """One run: a recipe in, a trained network out, resumable at any moment."""
 
-from nearkin.training.embedding import embed
 from nearkin.training.engine import Trained, TrainingError, build_network, load_network, train
 from nearkin.training.observer import Observer
 from nearkin.training.recipe import Recipe, RecipeError
@@ -15,7 +14,6 @@ __all__ = [
     "Trained",
     "TrainingError",
     "build_network",
-    "embed",
     "load_network",
     "train",
 ]

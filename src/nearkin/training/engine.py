@@ -13,10 +13,9 @@ from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from nearkin import losses, networks, sampling
-from nearkin.data import ImageSet, loader, training_transform
+from nearkin.data import ImageSet, evaluation_transform, loader, training_transform
 from nearkin.evaluation import retrieval_scores
-from nearkin.networks import EmbeddingNetwork
-from nearkin.training.embedding import embed
+from nearkin.networks import EmbeddingNetwork, embed, freeze_batch_norm
 from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
 from nearkin.training.recipe import Recipe
@@ -48,13 +47,18 @@ class Trained:
 def build_network(recipe: Recipe) -> EmbeddingNetwork:
     """The recipe's network before training."""
     settings = recipe.network
-    return networks.build(
+    network = networks.build(
         settings.name,
         embedding_dim=settings.embedding_dim,
         pooling=settings.pooling,
+        layer_norm=settings.layer_norm,
+        weights=settings.weights,
         seed=recipe.seed,
         **settings.keywords,
     )
+    if settings.freeze_batch_norm:
+        freeze_batch_norm(network)
+    return network
 
 
 def load_network(run: Run) -> EmbeddingNetwork:
@@ -62,6 +66,17 @@ def load_network(run: Run) -> EmbeddingNetwork:
     network = build_network(run.recipe)
     network.load_state_dict(run.read_network())
     return network.eval()
+
+
+def embed_as(recipe: Recipe, network: EmbeddingNetwork, images: ImageSet) -> Tensor:
+    """Embeddings ``(N, D)`` of images, seen as the recipe says, on the CPU."""
+    return embed(
+        network,
+        images,
+        transform=evaluation_transform(network.preprocessing, recipe.data.transform),
+        batch_size=recipe.evaluation.batch_size,
+        workers=recipe.data.workers,
+    )
 
 
 def train(
@@ -209,16 +224,9 @@ class _Training:
 
     def _validation_scores(self, network: EmbeddingNetwork) -> dict[str, float | int]:
         assert self.validation is not None
-        embeddings = embed(
-            network,
-            self.validation,
-            transform=self.recipe.data.transform,
-            batch_size=self.recipe.evaluation.batch_size,
-            workers=self.recipe.data.workers,
-        )
-        labels = self.validation.labels.to(embeddings.device)
-        scores = retrieval_scores(embeddings, labels, recall_at=self.recipe.evaluation.recall_at)
-        return scores.to_dict()
+        embeddings = embed_as(self.recipe, network, self.validation)
+        recall_at = self.recipe.evaluation.recall_at
+        return retrieval_scores(embeddings, self.validation.labels, recall_at=recall_at).to_dict()
 
     def _finish(self) -> Trained:
         assert self.best is not None

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from nearkin.losses.base import Loss
+from nearkin.networks import EmbeddingNetwork
 from nearkin.training.recipe import Recipe, ScheduleRecipe
 
 _OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
@@ -21,18 +22,12 @@ _OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
 }
 
 
-def build_optimizer(recipe: Recipe, network: nn.Module, loss: Loss) -> Optimizer:
+def build_optimizer(recipe: Recipe, network: EmbeddingNetwork, loss: Loss) -> Optimizer:
     """The recipe's optimiser over every learnable parameter of the network and the loss."""
     settings = recipe.optimizer
     loss_lr = recipe.loss.lr or recipe.loss.lr_factor * settings.lr
-    groups = [
-        {
-            "params": [p for p in network.parameters() if p.requires_grad],
-            "lr": settings.lr,
-            "name": "network",
-        },
-        *loss.param_groups(loss_lr),
-    ]
+    head_lr = recipe.network.head_lr_factor * settings.lr
+    groups = [*network.param_groups(settings.lr, head_lr), *loss.param_groups(loss_lr)]
     kind, keywords = _OPTIMIZERS[settings.name]
     optimizer = kind(groups, lr=settings.lr, weight_decay=settings.weight_decay, **keywords)  # type: ignore[call-arg]
     refuse_forgotten_parameters(optimizer, network=network, loss=loss)

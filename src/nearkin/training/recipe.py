@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,8 +27,9 @@ from pydantic import (
 from nearkin import losses
 from nearkin.data.registry import registry as data_sets
 from nearkin.losses.base import _registry as loss_registry
-from nearkin.networks.base import poolings
+from nearkin.networks import timm_models
 from nearkin.networks.base import registry as networks
+from nearkin.networks.pooling import poolings
 from nearkin.registry import Registry, nearest_name
 from nearkin.sampling.base import registry as samplers
 
@@ -75,15 +76,18 @@ class Choice(Section):
         return dict(self.model_extra or {})
 
     @classmethod
+    def _maker(cls, name: str) -> Callable[..., Any]:
+        return cls.registry.get(name)
+
+    @classmethod
     def keywords_of(cls, name: str) -> dict[str, Any]:
         """The keywords that ``name`` takes from a recipe, each with its type."""
-        maker = cls.registry.get(name)
-        function = maker.__init__ if inspect.isclass(maker) else maker
-        types = typing.get_type_hints(function)
+        maker = cls._maker(name)
+        types = typing.get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
         hidden = cls.given_elsewhere | set(cls.model_fields)
         return {
             keyword: types.get(keyword, Any)
-            for keyword, parameter in cls.registry.keywords(name).items()
+            for keyword, parameter in inspect.signature(maker).parameters.items()
             if keyword not in hidden and parameter.kind is not parameter.VAR_KEYWORD
         }
 
@@ -124,11 +128,19 @@ class NetworkRecipe(Choice):
         name: A registered network.
         embedding_dim: D.
         pooling: How a feature map becomes features.
+        layer_norm: Normalise features before the head.
+        weights: ``imagenet``, or a file.
+        freeze_batch_norm: Hold statistics and affine parameters of every batch norm still.
+        head_lr_factor: Learning rate of the head, in multiples of the backbone's.
     """
 
     name: str = "convnet"
     embedding_dim: PositiveInt = 64
     pooling: str = "avg"
+    layer_norm: bool = False
+    weights: str | None = None
+    freeze_batch_norm: bool = False
+    head_lr_factor: PositiveFloat = 1.0
 
     registry = networks
 
@@ -136,6 +148,10 @@ class NetworkRecipe(Choice):
     def _check_pooling(self) -> NetworkRecipe:
         poolings.get(self.pooling)
         return self
+
+    @classmethod
+    def _maker(cls, name: str) -> Callable[..., Any]:
+        return timm_models.timm_backbone if name.startswith(timm_models.PREFIX) else super()._maker(name)
 
 
 class SamplerRecipe(Choice):

@@ -1,0 +1,97 @@
+"""Finding broken images before they stop a training, and leaving them out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
+from nearkin.data.images import DataSet, ImageSet
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images done and the number of all."""
+
+_NOTED = 10
+
+
+@dataclass(frozen=True)
+class BadImage:
+    """An image that cannot be read.
+
+    Attributes:
+        name: Its name in the image set: the path below the root.
+        reason: Why, for a person.
+    """
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+def check_images(
+    images: ImageSet | DataSet, *, workers: int | None = None, progress: Progress | None = None
+) -> list[BadImage]:
+    """Decode every image to its last byte; returns those that fail, in order.
+
+    Args:
+        images: One split, or all splits of a data set.
+        workers: Threads (decoding leaves the interpreter free); by default one per core.
+        progress: Called with the images done and the number of all.
+    """
+    splits = [images] if isinstance(images, ImageSet) else _disjoint_splits(images)
+    files = [split.images for split in splits if isinstance(split.images, ImageFiles)]
+    places = [(source, index) for source in files for index in range(len(source))]
+    bad = []
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        for done, found in enumerate(pool.map(_check, places), start=1):
+            if found is not None:
+                bad.append(found)
+            if progress is not None:
+                progress(done, len(places))
+    return bad
+
+
+def _disjoint_splits(data_set: DataSet) -> list[ImageSet]:
+    """Query and gallery are parts of the test split."""
+    return [split for split in (data_set.train, data_set.validation, data_set.test) if split is not None]
+
+
+def _check(place: tuple[ImageFiles, int]) -> BadImage | None:
+    images, index = place
+    try:
+        read_image(images.path(index))
+    except BrokenImageError as error:
+        return BadImage(images.name(index), str(error).removeprefix(f"{images.path(index)}: "))
+    return None
+
+
+def leave_out(data_set: DataSet, bad: Sequence[BadImage]) -> DataSet:
+    """The data set without these images, and a note that says so.
+
+    Raises:
+        ValueError: A split would be left without an image.
+    """
+    if not bad:
+        return data_set
+    names = {image.name for image in bad}
+    splits: dict[str, Any] = {
+        split: _kept(getattr(data_set, split), names, f"{data_set.name}: no image of {split} can be read")
+        for split in ("train", "validation", "test", "query", "gallery")
+        if getattr(data_set, split) is not None
+    }
+    listed = "; ".join(str(image) for image in bad[:_NOTED])
+    more = f"; and {len(bad) - _NOTED} more" if len(bad) > _NOTED else ""
+    note = f"left out {len(bad)} images that cannot be read: {listed}{more}"
+    return replace(data_set, **splits, notes=(*data_set.notes, note))
+
+
+def _kept(images: ImageSet, bad: set[str], complaint: str) -> ImageSet:
+    kept = [index for index in range(len(images)) if images.images.name(index) not in bad]
+    if not kept:
+        raise ValueError(complaint)
+    return images.select(kept)

@@ -1,0 +1,89 @@
+"""Your own images: a table in a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+from nearkin.data.images import DataSet, split_classes
+from nearkin.data.layout import Labelled, image_set
+from nearkin.data.registry import registry
+
+SPLITS = ("train", "validation", "test")
+_TRUE, _FALSE = frozenset({"1", "true", "yes"}), frozenset({"0", "false", "no", ""})
+
+
+@registry.register("csv")
+def table(
+    root: str | os.PathLike[str] | None = None,
+    *,
+    images_root: str | os.PathLike[str] | None = None,
+    test_fraction: float = 0.5,
+    seed: int = 0,
+) -> DataSet:
+    """Images listed in a CSV file with a heading.
+
+    Columns: ``path``, ``label``; optionally ``split`` (``train``, ``validation`` or ``test``), and
+    ``is_query`` and ``is_gallery`` (true or false) for test images that only search or are only found.
+    Without a split, a share of the classes is held out for the test.
+
+    Args:
+        root: The CSV file.
+        images_root: What its paths are relative to; by default the file's folder.
+        test_fraction: Share of the classes to hold out where there is no column ``split``.
+        seed: Draws these classes.
+    """
+    if root is None:
+        raise ValueError("csv needs root=…, a file with the columns path and label")
+    path = Path(root)
+    images = path.parent if images_root is None else Path(images_root)
+    rows = _rows(path)
+    if "split" not in rows[0]:
+        everything = image_set([_labelled(row) for row in rows], images)
+        train, test = split_classes(everything, test_fraction, seed)
+        return DataSet("csv", train, test)
+    lines: dict[str, list[Labelled]] = {part: [] for part in (*SPLITS, "query", "gallery")}
+    for number, row in enumerate(rows, start=2):
+        if row["split"] not in SPLITS:
+            raise ValueError(
+                f"{path}, line {number}: split is {row['split']!r}, not one of {', '.join(SPLITS)}"
+            )
+        lines[row["split"]].append(_labelled(row))
+        for role in ("query", "gallery"):
+            if row["split"] == "test" and _is_true(row.get(f"is_{role}", ""), path, number):
+                lines[role].append(_labelled(row))
+    for part in ("train", "test"):
+        if not lines[part]:
+            raise ValueError(f"{path}: no line has the split {part}")
+    splits: dict[str, Any] = {part: image_set(members, images) for part, members in lines.items() if members}
+    return DataSet("csv", **splits)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        raise FileNotFoundError(f"csv: there is no file {path}")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        missing = {"path", "label"} - set(reader.fieldnames or ())
+        if missing:
+            raise ValueError(f"{path}: no column {' and no column '.join(sorted(missing))} in its first line")
+        rows = list(reader)
+    for number, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise ValueError(f"{path}, line {number}: not as many fields as the first line has")
+    if not rows:
+        raise ValueError(f"{path}: no lines below its first")
+    return rows
+
+
+def _labelled(row: dict[str, str]) -> Labelled:
+    return Labelled(row["path"], row["label"])
+
+
+def _is_true(value: str, path: Path, number: int) -> bool:
+    lowered = value.strip().lower()
+    if lowered not in _TRUE | _FALSE:
+        raise ValueError(f"{path}, line {number}: {value!r} is neither true nor false")
+    return lowered in _TRUE

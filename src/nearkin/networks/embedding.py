@@ -1,0 +1,105 @@
+"""A whole image set through a network: embeddings, features, and a head that starts as their PCA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nearkin.data.images import ImageSet
+from nearkin.data.loading import loader
+from nearkin.data.preprocessing import Preprocessing
+from nearkin.data.transforms import Transform, evaluation_transform
+from nearkin.networks.base import EmbeddingNetwork
+from nearkin.networks.freezing import evaluation_mode
+from nearkin.networks.splitting import device_of
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images done and the number of all."""
+
+
+def fitting_transform(preprocessing: Preprocessing) -> Transform:
+    """Resize and centre crop where the network's preprocessing says so, else take images as they are."""
+    return evaluation_transform(preprocessing, "none" if preprocessing.resize is None else "resized_crop")
+
+
+@torch.inference_mode()
+def embed(
+    network: EmbeddingNetwork,
+    image_set: ImageSet,
+    *,
+    what: Literal["embeddings", "features"] = "embeddings",
+    transform: Transform | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> Tensor:
+    """All images of a set through a network in evaluation mode, in order, as float32 on the CPU.
+
+    Args:
+        network: On whichever device it is.
+        image_set: The images.
+        what: ``embeddings`` ``(N, D)``, or the pooled ``features`` ``(N, F)`` below the head.
+        transform: By default resize and centre crop, or nothing where the network takes images as they are.
+        batch_size: Images at a time.
+        workers: Processes that decode.
+        progress: Called after every batch with the images done and the number of all.
+
+    >>> from nearkin import data, networks
+    >>> digits = data.ImageSet(data.ImageArray(torch.zeros(5, 1, 28, 28, dtype=torch.uint8)), [0, 0, 1, 1, 1])
+    >>> embed(networks.build("lenet", embedding_dim=4, size=28), digits).shape
+    torch.Size([5, 4])
+    """
+    transform = transform or fitting_transform(network.preprocessing)
+    function = network if what == "embeddings" else network.features
+    device = device_of(network)
+    size = network.embedding_dim if what == "embeddings" else network.num_features
+    outputs = torch.empty(len(image_set), size)
+    with evaluation_mode(network):
+        done = 0
+        for batch in loader(image_set, transform, batch_size=batch_size, workers=workers):
+            outputs[done : done + len(batch.labels)] = function(batch.images.to(device)).float().cpu()
+            done += len(batch.labels)
+            if progress is not None:
+                progress(done, len(image_set))
+    return outputs
+
+
+@torch.no_grad()
+def initialise_head_with_pca(network: EmbeddingNetwork, features: Tensor) -> float:
+    """Let the head start as the principal components of features: W = top components, b = −W mean.
+
+    Where the head is small, this keeps what the backbone knows far better than a random projection.
+
+    Args:
+        network: Its head is overwritten.
+        features: ``(N, F)`` of the training images, from ``embed(network, train, what="features")``.
+
+    Returns:
+        The share of the variance that the components keep.
+
+    Raises:
+        ValueError: There are fewer images or features than the embedding has dimensions.
+    """
+    if features.ndim != 2 or features.shape[1] != network.num_features:
+        raise ValueError(
+            f"features have shape {tuple(features.shape)} and the head takes (N, {network.num_features})"
+        )
+    if network.embedding_dim > min(len(features) - 1, network.num_features):
+        raise ValueError(
+            f"embedding_dim={network.embedding_dim}: {len(features)} images of {network.num_features} "
+            f"features have no more than {min(len(features) - 1, network.num_features)} principal components"
+        )
+    features = network.norm(features.to(device_of(network))).double()
+    mean = features.mean(dim=0)
+    centred = features - mean
+    variances, components = torch.linalg.eigh(centred.T @ centred)
+    top = components.flip(1)[:, : network.embedding_dim].T
+    # An eigenvector's sign is arbitrary: the largest entry is positive, on every machine.
+    signs = top.gather(1, top.abs().argmax(dim=1, keepdim=True)).sign()
+    weight = top * signs
+    network.head.weight.copy_(weight)
+    network.head.bias.copy_(-weight @ mean)
+    return float(variances[-network.embedding_dim :].sum() / variances.sum())

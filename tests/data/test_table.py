@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from nearkin import data
+
+
+def written(tmp_path, text):
+    path = tmp_path / "images.csv"
+    path.write_text(text, encoding="utf-8-sig")
+    return path
+
+
+def test_splits_queries_and_gallery(tmp_path):
+    path = written(
+        tmp_path,
+        "path,label,split,is_query,is_gallery\n"
+        'a.jpg,x,train,,\n"b, c.jpg",y,validation,,\n'
+        "d.jpg,z,test,True,0\ne.jpg,z,test,no,1\nf.jpg,w,test,1,1\n",
+    )
+    found = data.build("csv", root=path)
+    splits = {split: part for split, part in vars(found).items() if isinstance(part, data.ImageSet)}
+    names = {split: [part.images.name(i) for i in range(len(part))] for split, part in splits.items()}
+    assert names == {
+        "train": ["a.jpg"],
+        "validation": ["b, c.jpg"],
+        "test": ["d.jpg", "e.jpg", "f.jpg"],
+        "query": ["d.jpg", "f.jpg"],
+        "gallery": ["e.jpg", "f.jpg"],
+    }
+    assert found.train.images.path(0) == tmp_path / "a.jpg"
+    elsewhere = data.build("csv", root=path, images_root=tmp_path / "photos")
+    assert elsewhere.train.images.path(0) == tmp_path / "photos/a.jpg"
+
+
+def test_without_a_split_classes_are_held_out(tmp_path):
+    path = written(tmp_path, "label,path\n" + "".join(f"{i % 6},{i}.jpg\n" for i in range(12)))
+    found = data.build("csv", root=path)
+    assert (found.train.num_classes, found.test.num_classes) == (3, 3)
+    assert found.query is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("file,class\n", "no column label and no column path in its first line"),
+        ("path,label\n", "no lines below its first"),
+        ("path,label\na.jpg\n", "line 2: not as many fields"),
+        ("path,label\na.jpg,b,c\n", "line 2: not as many fields"),
+        (
+            "path,label,split\na.jpg,b,train\nc.jpg,d,tset\n",
+            "line 3: split is 'tset', not one of train, validation",
+        ),
+        ("path,label,split\na.jpg,b,train\n", "no line has the split test"),
+        (
+            "path,label,split,is_query\na.jpg,b,train,\nc.jpg,d,test,maybe\n",
+            "line 3: 'maybe' is neither true nor",
+        ),
+        ("path,label,split\na.jpg,b,train\nc.jpg,b,test\n", "class 'b' is in train and in test"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path, text, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        data.build("csv", root=written(tmp_path, text))
