@@ -103,7 +103,9 @@ def test_orientation_is_undone(tmp_path, photo, orientation, suffix):
 def test_reduced_decoding_is_a_smaller_version_of_the_image(save_image, reduction):
     path = save_image("a.jpg", 160, 240)
     with OpenImage(path) as image:
-        pixels = image.pixels(reduction)
+        size = image.reduce(reduction)
+        pixels = image.pixels()
+    assert size == (160 // reduction, 240 // reduction)
     assert pixels.shape == (3, 160 // reduction, 240 // reduction)
     averaged = torch.nn.functional.avg_pool2d(read_image(path).float(), reduction)
     assert (pixels.float() - averaged).abs().mean() < 1
@@ -111,7 +113,15 @@ def test_reduced_decoding_is_a_smaller_version_of_the_image(save_image, reductio
 
 def test_reduction_leaves_other_formats_alone(save_image):
     with OpenImage(save_image("a.png", 64, 64)) as image:
-        assert image.pixels(4).shape == (3, 64, 64)
+        assert image.reduce(4) == (64, 64)
+        assert image.pixels().shape == (3, 64, 64)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg"])
+def test_a_box_of_the_pixels(save_image, name):
+    path = save_image(name, 60, 80)
+    with OpenImage(path) as image:
+        assert image.pixels((10, 20, 30, 40)).equal(read_image(path)[:, 10:40, 20:60])
 
 
 def broken_files(tmp_path, save_image):

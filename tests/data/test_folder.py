@@ -64,8 +64,8 @@ def test_an_awkward_folder_is_read_with_notes(awkward):
     assert below_plain == {f"plain/{file}.jpg" for file in ("1", "2", "text", "nothing", "loop")}
     assert {"鳥/ツバメ.jpg", "鳥/🦅 2.jpg", "Zaunkönig/é.jpg"} <= names
     assert not any("hidden" in name or "self" in name for name in names)
-    assert any("left out 1 classes without an image: empty" in note for note in found.notes)
-    assert any("1 classes have one image, and so no match: single" in note for note in found.notes)
+    assert any("classes left out because they have no image: empty" in note for note in found.notes)
+    assert any("classes with only one image, which has no match: single" in note for note in found.notes)
 
 
 def test_an_awkward_folder_is_checked_and_cleaned(awkward):
@@ -79,6 +79,8 @@ def test_an_awkward_folder_is_checked_and_cleaned(awkward):
         "plain/loop.jpg": "too many levels of symbolic links",
     }
     assert seen[-1] == (10, 10)
+    text = next(image for image in bad if image.name == "plain/text.jpg")
+    assert str(text) == f"{awkward / 'plain/text.jpg'}: not an image in any known format"
     clean = data.leave_out(found, bad)
     assert data.check_images(clean) == []
     assert len(clean.train) + len(clean.test) == 7

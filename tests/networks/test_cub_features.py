@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -19,6 +21,7 @@ def recall_at_1(embeddings, labels):
 
 @pytest.mark.slow
 def test_recall_of_frozen_features_on_cub(shared, tmp_path):
+    caches = os.environ.get("NEARKIN_TEST_CACHE", tmp_path)  # kept from run to run, minutes become seconds
     birds = data.build("cub200", root=shared / "datasets")
     assert (len(birds.train), len(birds.test), birds.notes) == (5_864, 5_924, ())
 
@@ -29,7 +32,7 @@ def test_recall_of_frozen_features_on_cub(shared, tmp_path):
             pooling=pooling,
             weights=shared / "weights" / "tf_efficientnet_lite0.safetensors",
         )
-        activations, rest = networks.cache_activations(network, "blocks.6", split, tmp_path, flips=False)
+        activations, rest = networks.cache_activations(network, "blocks.6", split, caches, flips=False)
         transform = networks.ActivationTransform()
         return rest, networks.embed(rest, activations, what="features", transform=transform)
 

@@ -15,12 +15,12 @@ from nearkin.data import sop as sop
 from nearkin.data import table as table
 from nearkin.data.checking import BadImage, check_images, leave_out
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
-from nearkin.data.fingerprint import fingerprint
+from nearkin.data.fingerprints import fingerprint
 from nearkin.data.images import DataSet, ImageArray, Images, ImageSet, common_labels, split_classes
 from nearkin.data.loading import Batch, Loader, TransformedImages, loader
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
-from nearkin.data.resized_copy import resized_copy
+from nearkin.data.resized_copies import resized_copy
 from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
 
 __all__ = [

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
@@ -23,14 +24,16 @@ class BadImage:
 
     Attributes:
         name: Its name in the image set: the path below the root.
+        path: Where it is.
         reason: Why, for a person.
     """
 
     name: str
+    path: Path
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
+        return f"{self.path}: {self.reason}"
 
 
 def check_images(
@@ -66,7 +69,8 @@ def _check(place: tuple[ImageFiles, int]) -> BadImage | None:
     try:
         read_image(images.path(index))
     except BrokenImageError as error:
-        return BadImage(images.name(index), str(error).removeprefix(f"{images.path(index)}: "))
+        path = images.path(index)
+        return BadImage(images.name(index), path, str(error).removeprefix(f"{path}: "))
     return None
 
 
@@ -84,7 +88,7 @@ def leave_out(data_set: DataSet, bad: Sequence[BadImage]) -> DataSet:
         for split in ("train", "validation", "test", "query", "gallery")
         if getattr(data_set, split) is not None
     }
-    listed = "; ".join(str(image) for image in bad[:_NOTED])
+    listed = "; ".join(f"{image.name}: {image.reason}" for image in bad[:_NOTED])
     more = f"; and {len(bad) - _NOTED} more" if len(bad) > _NOTED else ""
     note = f"left out {len(bad)} images that cannot be read: {listed}{more}"
     return replace(data_set, **splits, notes=(*data_set.notes, note))

@@ -48,9 +48,7 @@ class OpenImage:
             if not self._is_jpeg:
                 self._image.load()  # a PNG may tell its orientation after its pixels
             self._orientation = _orientation(self._image)
-        width, height = self._image.size
-        turned = self._orientation in _TURNED_BY_90_DEGREES
-        self.height, self.width = (width, height) if turned else (height, width)
+        self.height, self.width = self._upright_size()
 
     def __enter__(self) -> OpenImage:
         return self
@@ -63,21 +61,36 @@ class OpenImage:
     ) -> None:
         self._image.close()
 
-    def pixels(self, reduction: int = 1) -> Tensor:
+    def reduce(self, factor: int) -> tuple[int, int]:
+        """Let a JPEG be decoded at 1/1, 1/2, 1/4 or 1/8 of its size, which skips a part of the work.
+
+        Call it before :meth:`pixels`; other formats come at full size always. Returns the new height and
+        width, sides rounded up.
+        """
+        if self._is_jpeg and factor > 1:
+            self._image.draft("RGB", (self._image.width // factor, self._image.height // factor))
+            self.height, self.width = self._upright_size()
+        return self.height, self.width
+
+    def pixels(self, box: tuple[int, int, int, int] | None = None) -> Tensor:
         """Decode: ``uint8`` ``(3, H, W)`` in memory order ``(H, W, 3)``, upright and RGB.
 
         Args:
-            reduction: Decode a JPEG at 1/1, 1/2, 1/4 or 1/8 of its size (rounded up), which skips most of
-                the work. Other formats come at full size always.
+            box: Top, left, height and width of the part that is wanted; by default all of it.
         """
-        image = self._image
         with self._broken_image_named():
-            if self._is_jpeg and reduction > 1:
-                image.draft("RGB", (image.width // reduction, image.height // reduction))
+            image = self._image
             image.load()
             if self._orientation != 1:
                 image = ImageOps.exif_transpose(image)
+            if box is not None and box != (0, 0, image.height, image.width):
+                top, left, height, width = box
+                image = image.crop((left, top, left + width, top + height))
             return torch.from_numpy(np.array(_as_rgb(image))).permute(2, 0, 1)
+
+    def _upright_size(self) -> tuple[int, int]:
+        width, height = self._image.size
+        return (width, height) if self._orientation in _TURNED_BY_90_DEGREES else (height, width)
 
     @contextmanager
     def _broken_image_named(self) -> Iterator[None]:

@@ -56,9 +56,9 @@ def _images(root: Path, notes: list[str]) -> ImageSet:
             "each class needs a folder of its own"
         )
     if empty:
-        notes.append(f"{root.name}: left out {len(empty)} classes without an image: {_some(empty)}")
+        notes.append(f"{root.name}: classes left out because they have no image: {_some(empty)}")
     if single:
-        notes.append(f"{root.name}: {len(single)} classes have one image, and so no match: {_some(single)}")
+        notes.append(f"{root.name}: classes with only one image, which has no match: {_some(single)}")
     return image_set([Labelled(path, name) for name, paths in found.items() for path in paths], root)
 
 

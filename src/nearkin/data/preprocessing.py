@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,8 +40,13 @@ class Preprocessing:
         """Number of channels of the input: 1 for grey images, 3 for colour."""
         return len(self.mean)
 
-    def normalize(self, images: Tensor) -> Tensor:
-        """``uint8`` images ``(…, C, H, W)`` in RGB to the numbers the network takes, float32, same shape."""
+    def normalize(self, images: Tensor, out: Tensor | None = None) -> Tensor:
+        """``uint8`` images ``(…, C, H, W)`` in RGB to the numbers the network takes, float32, same shape.
+
+        Args:
+            images: On any device.
+            out: Where the result goes, if there is a place for it already.
+        """
         if images.dtype != torch.uint8:
             raise ValueError(f"preprocessing takes uint8 images, not {images.dtype}")
         if images.shape[-3] != self.channels:
@@ -49,6 +55,12 @@ class Preprocessing:
             )
         if self.channel_order == "bgr":
             images = images.flip(-3)
-        mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in (self.mean, self.std))
-        # One multiplication and one addition in place: this runs over every pixel of every batch.
-        return images.float().mul_(self.value_range / 255 / std).sub_(mean / std)
+        scale, shift = (values.to(images.device) for values in self._scale_and_shift)
+        # In place, because this runs over every pixel of every image.
+        result = images.float() if out is None else out.copy_(images)
+        return result.mul_(scale).sub_(shift)
+
+    @functools.cached_property
+    def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return self.value_range / 255 / std, mean / std

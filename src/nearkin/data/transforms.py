@@ -69,6 +69,10 @@ class View:
         box = (first_row, first_column, last_row - first_row, last_column - first_column)
         return replace(self, box=box)
 
+    def inside_its_box(self) -> View:
+        """The same view on an image that has been cropped to the box."""
+        return replace(self, box=(0, 0, *self.box[2:]))
+
     def cut(self, pixels: Tensor, interpolation: str) -> Tensor:
         """``uint8`` ``(C, H, W)`` to ``(C, size, size)``."""
         top, left, height, width = self.box
@@ -124,10 +128,12 @@ class CropTransform:
     def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """The images at ``indices``, each with its own seed, as float32 ``(B, C, size, size)``."""
         size = self.preprocessing.size
-        batch = torch.empty(len(indices), self.preprocessing.channels, size, size, dtype=torch.uint8)
+        batch = torch.empty(len(indices), self.preprocessing.channels, size, size)
         for place, (index, seed) in enumerate(zip(indices, seeds, strict=True)):
-            batch[place] = with_channels(self.cut(images, index, seed), self.preprocessing.channels)
-        return self.preprocessing.normalize(batch)
+            pixels = with_channels(self.cut(images, index, seed), self.preprocessing.channels)
+            # One by one: an image fits into the processor's cache, and a batch does not.
+            self.preprocessing.normalize(pixels, out=batch[place])
+        return batch
 
     def cut(self, images: Images, index: int, seed: int) -> Tensor:
         """The view on one image, ``uint8`` ``(C, size, size)``."""
@@ -135,12 +141,14 @@ class CropTransform:
             with images.open(index) as image:
                 size = (image.height, image.width)
                 view = self.view_of(*size, seed)
-                pixels = image.pixels(view.reduction() if self.scaled_decoding else 1)
+                if self.scaled_decoding:
+                    view = view.on(*image.reduce(view.reduction()), of=size)
+                pixels = image.pixels(view.box)
+                view = view.inside_its_box()
         else:
             pixels = images[index]
-            size = (pixels.shape[1], pixels.shape[2])
-            view = self.view_of(*size, seed)
-        return view.on(pixels.shape[1], pixels.shape[2], of=size).cut(pixels, self.interpolation)
+            view = self.view_of(pixels.shape[1], pixels.shape[2], seed)
+        return view.cut(pixels, self.interpolation)
 
 
 @dataclass(frozen=True)

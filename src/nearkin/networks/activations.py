@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nearkin.atomic import write_json
-from nearkin.data.fingerprint import fingerprint
+from nearkin.data.fingerprints import fingerprint
 from nearkin.data.images import Images, ImageSet
 from nearkin.data.loading import loader
 from nearkin.data.transforms import Transform
@@ -148,9 +148,9 @@ def cache_activations(
         progress: Called with the images done and the number of all; images already in the cache count.
 
     Returns:
-        The image set with :class:`Activations` for images, for :func:`nearkin.data.loader` with an
-        :class:`ActivationTransform`; and the network that takes them, which shares its parameters with
-        ``network``.
+        The image set with :class:`Activations` for images, for :func:`nearkin.data.loader` and :func:`embed`
+        with an :class:`ActivationTransform`; and the network that takes them, which shares its parameters
+        with ``network``.
     """
     trunk, rest = network.split(stage)
     transform = transform or fitting_transform(network.preprocessing)

@@ -10,16 +10,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-class ParameterSet:
-    """Parameters by identity: ``in`` would compare tensors by their values."""
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self._parameters = {id(parameter): parameter for parameter in parameters}
-
-    def __contains__(self, parameter: nn.Parameter) -> bool:
-        return id(parameter) in self._parameters
-
-
 def freeze_batch_norm(network: nn.Module) -> int:
     """Freeze statistics *and* affine parameters of every batch norm, for good; returns how many there are.
 
@@ -49,10 +39,10 @@ def _is_frozen(module: nn.Module) -> bool:
     return _stay_in_evaluation in module._forward_pre_hooks.values()
 
 
-def in_frozen_batch_norm(network: nn.Module) -> ParameterSet:
+def in_frozen_batch_norm(network: nn.Module) -> set[nn.Parameter]:
     """The parameters that :func:`freeze_batch_norm` froze."""
-    frozen = [module for module in network.modules() if _is_frozen(module)]
-    return ParameterSet([parameter for module in frozen for parameter in module.parameters()])
+    frozen = (module for module in network.modules() if _is_frozen(module))
+    return {parameter for module in frozen for parameter in module.parameters()}
 
 
 def train_head_only(network: nn.Module, only_head: bool = True) -> None:
