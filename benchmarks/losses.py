@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pytorch_metric_learning
 import torch
@@ -45,7 +46,12 @@ THESIS = [
     "soft_triple",
     "proxy_anchor",
 ]
-VARIANTS = {"triplet_all": ("triplet", {"mining": "all"})}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    # What pytorch-metric-learning calls NPairsLoss: one pair of each class, no term for the length.
+    "npair": ("npair", {"pairs": "one_per_class", "l2": 0.0}),
+    "npair_all": ("npair", {}),
+    "triplet_all": ("triplet", {"mining": "all"}),
+}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -275,7 +281,7 @@ def main() -> None:
         return
     console = Console()
     chosen = arguments.case or [*CASES, "memory"]
-    names = arguments.loss or [*THESIS, *VARIANTS, *(n for n in losses.names() if n not in THESIS)]
+    names = arguments.loss or list(dict.fromkeys([*THESIS, *VARIANTS, *losses.names()]))
     parts = ["# Losses: one step, forward and backward, mining included", ""]
     parts += [", ".join(f"{what} {version}" for what, version in versions().items()), ""]
     record: dict[str, object] = {"versions": versions()}

@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
 
 def embeddings_and_labels(images: int, images_per_class: int, dim: int) -> tuple[Tensor, Tensor]:
-    """Loose clusters in families of four classes, some close, some wide, as a half-trained network has them."""
+    """Loose clusters in families of four classes, some close, some wide, as half-trained networks have."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(images) // images_per_class
     families = labels // 4
@@ -98,14 +98,22 @@ def our_miner(name: str, embeddings: Tensor, labels: Tensor) -> Callable[[], min
 
 def miner_contests(batch: int, images_per_class: int, dim: int) -> list[Contest]:
     x, y = embeddings_and_labels(batch, images_per_class, dim)
+    scattered = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     size = f"B {batch:,}, D {dim}"
 
     def contest(name: str, their_miner: Callable[[Tensor, Tensor], object], note: str) -> Contest:
         return Contest(f"{name}, {size}", our_miner(name, x, y), lambda: their_miner(x, y), note)
 
     cosine = CosineSimilarity()
+    distance_weighted = pml_miners.DistanceWeightedMiner()
     return [
-        contest("distance_weighted", pml_miners.DistanceWeightedMiner(), coverage(x, y)),
+        Contest(
+            f"distance_weighted, {size}, scattered",
+            our_miner("distance_weighted", scattered, y),
+            lambda: distance_weighted(scattered, y),
+            coverage(scattered, y),
+        ),
+        contest("distance_weighted", distance_weighted, coverage(x, y)),
         contest(
             "semi_hard",
             pml_miners.TripletMarginMiner(margin=0.2, type_of_triplets="semihard", distance=cosine),
@@ -212,7 +220,8 @@ def write(outcomes: list[Outcome], rounds: int) -> None:
         "# Mining and sampling, beside pytorch-metric-learning",
         "",
         f"Medians of {rounds} rounds, taking turns in one process. {versions}, Python "
-        f"{platform.python_version()}, threads: {torch.get_num_threads()}. Written by `benchmarks/mining.py`.",
+        f"{platform.python_version()}, threads: {torch.get_num_threads()}. Written by benchmarks/mining.py. "
+        "Embeddings are loose clusters in families of classes; *scattered* ones are random directions.",
         "",
         "| task | ours | theirs | ratio | what was compared |",
         "|---|---:|---:|---:|---|",

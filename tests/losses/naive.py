@@ -147,6 +147,8 @@ def npair(x, y, *, l2=0.02, pairs="all"):
         for a, p in couples:
             terms.append(log_one_plus([x[a] @ x[q] - x[a] @ x[p] for b, q in couples if b != a]))
     something = any(kin(y, i) and strangers(y, i) for i in range(len(y)))
+    if pairs == "one_per_class":
+        something = len(couples) > 1
     return mean(terms) + (l2 * x.square().sum(1).mean() if something else 0)
 
 

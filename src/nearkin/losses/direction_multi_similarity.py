@@ -11,7 +11,7 @@ from nearkin.losses.base import register, require_non_negative
 from nearkin.losses.direction import direction
 from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.pair import Pairs
-from nearkin.losses.similarity import Measured, log_one_plus_sum_exp_, safe_distance
+from nearkin.losses.similarity import Measured, Outside, log_one_plus_sum_exp_, safe_distance
 from nearkin.mining import Miner
 
 
@@ -78,12 +78,11 @@ class DirectionMultiSimilarity(MultiSimilarity):
         _, inverse = safe_distance(S)
         inverse_ap = (inverse.gather(1, hardest.unsqueeze(1))).mul_(has_positive.unsqueeze(1))
         way = direction(S, S_ap, S[hardest], inverse, inverse_ap)
-        pulls = torch.where(positive, S, inf).sub_(self.margin).mul_(-self.alpha)
-        pushes = (S - self.margin).sub_(way.cosine, alpha=self.gamma).mul_(self.beta)
-        pushes.masked_fill_(~negative, -inf)
+        pulls = S.sub_(self.margin).mul(-self.alpha)
+        pushes = S.sub_(way.cosine, alpha=self.gamma).mul_(self.beta)
         reach = 1 + self.margin + self.gamma
-        per_anchor = log_one_plus_sum_exp_(pulls, dim=1, bound=self.alpha * reach).div_(self.alpha)
-        per_anchor += log_one_plus_sum_exp_(pushes, dim=1, bound=self.beta * reach).div_(self.beta)
+        per_anchor = log_one_plus_sum_exp_(pulls, 1, self.alpha * reach, Outside(positive)).div_(self.alpha)
+        per_anchor += log_one_plus_sum_exp_(pushes, 1, self.beta * reach, Outside(negative)).div_(self.beta)
         value = per_anchor.sum() / pairs.anchors
         if not with_weights:
             return Measured(value)

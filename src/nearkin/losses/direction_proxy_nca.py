@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import torch
 from torch import Tensor
 
@@ -12,6 +10,7 @@ from nearkin.losses.direction import direction
 from nearkin.losses.proxy_nca import ProxyNCA
 from nearkin.losses.similarity import (
     Measured,
+    Outside,
     Side,
     lengths,
     log_sum_exp_,
@@ -83,8 +82,10 @@ class DirectionProxyNCA(ProxyNCA):
         S_own = S.gather(1, own)
         _, inverse = safe_distance(S)
         way = direction(S, S_own, between, inverse, inverse.gather(1, own))
-        others = (S * slope).sub_(way.cosine, alpha=self.gamma).scatter_(1, own, -inf)
-        value = (log_sum_exp_(others, dim=1, bound=slope + self.gamma) - slope * S_own.squeeze(1)).mean()
+        others = (S * slope).sub_(way.cosine, alpha=self.gamma)
+        value = (
+            log_sum_exp_(others, 1, slope + self.gamma, Outside(columns=own)) - slope * S_own.squeeze(1)
+        ).mean()
         if not with_weights:
             return Measured(value)
         others.div_(len(labels))

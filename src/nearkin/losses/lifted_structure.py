@@ -10,7 +10,7 @@ from torch import Tensor
 from nearkin import mining as miners
 from nearkin.losses.base import register, require_non_negative, require_positive
 from nearkin.losses.pair import MinedPairLoss, Pairs
-from nearkin.losses.similarity import Measured, log_sum_exp_
+from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
 
 
 @register("lifted_structure")
@@ -65,10 +65,10 @@ class LiftedStructure(MinedPairLoss):
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """Two log-sum-exps per anchor under a hinge; a pair's weight is its share of its sum."""
         positive, negative = self.mine_pairs(S, pairs)
-        pulls = torch.where(positive, S, inf).sub_(self.margin).mul_(-self.positive_scale)
-        pushes = torch.where(negative, S, -inf).mul_(self.negative_scale)
-        far = log_sum_exp_(pulls, dim=1, bound=self.positive_scale * (1 + self.margin))
-        near = log_sum_exp_(pushes, dim=1, bound=self.negative_scale)
+        pulls = (self.margin - S).mul_(self.positive_scale)
+        pushes = S.mul_(self.negative_scale)
+        far = log_sum_exp_(pulls, 1, self.positive_scale * (1 + self.margin), Outside(positive))
+        near = log_sum_exp_(pushes, 1, self.negative_scale, Outside(negative))
         both = far.div_(self.positive_scale).add_(near.div_(self.negative_scale))  # −∞ where one is missing
         share = (both > -inf).sum().clamp_min_(1).to(S.dtype).reciprocal_()
         per_anchor = both.relu_()

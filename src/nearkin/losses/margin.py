@@ -78,16 +78,18 @@ class Margin(MinedPairLoss):
         beta = self.beta.to(S.dtype)
         boundary = beta if classes is None else beta[classes].unsqueeze(1)
         D, inverse = safe_distance(S)
-        terms = D.sub_(boundary).mul_(signed.sign()).add_(self.margin)
-        active = signed * (terms > 0)
-        share = 1 / active.abs().sum().clamp_min(1)
-        in_rows = signed.abs().sum(dim=1)
-        beta_share = self.nu / in_rows.sum().clamp_min(1)
-        value = terms.mul_(active.abs()).sum() * share + (boundary * in_rows.unsqueeze(1)).sum() * beta_share
+        terms = D.sub_(boundary).mul_(signed.sign()).add_(self.margin).relu_()
+        counts = signed.abs()
+        active = terms.sign()
+        share = 1 / torch.mul(active, counts).sum().clamp_min_(1)
+        in_rows = counts.sum(dim=1, keepdim=True)
+        beta_share = self.nu / in_rows.sum().clamp_min_(1)
+        value = terms.mul_(counts).sum() * share + (boundary * in_rows).sum() * beta_share
         if not with_weights:
             return Measured(value)
-        to_boundaries = in_rows * beta_share - active.sum(dim=1) * share
-        weights = inverse.mul_(active).mul_(-share)
+        active.mul_(signed).mul_(share)
+        to_boundaries = (in_rows * beta_share).sub_(active.sum(dim=1, keepdim=True)).squeeze(1)
+        weights = inverse.mul_(active).neg_()
         if not self.learn_beta:
             return Measured(value, weights)
         if classes is None:

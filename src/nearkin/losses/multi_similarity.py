@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import torch
 from torch import Tensor
 
 from nearkin import mining as miners
 from nearkin.losses.base import register, require_non_negative, require_positive
 from nearkin.losses.pair import MinedPairLoss, Pairs
-from nearkin.losses.similarity import Measured, log_one_plus_sum_exp_
+from nearkin.losses.similarity import Measured, Outside, log_one_plus_sum_exp_
 
 
 @register("multi_similarity")
@@ -68,10 +66,10 @@ class MultiSimilarity(MinedPairLoss):
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """Two log-sum-exps per anchor; a pair's weight is its share of its sum."""
         positive, negative = self.mine_pairs(S, pairs)
-        pulls = torch.where(positive, S, inf).sub_(self.margin).mul_(-self.alpha)
-        pushes = torch.where(negative, S, -inf).sub_(self.margin).mul_(self.beta)
+        pulls = S.sub_(self.margin).mul(-self.alpha)
+        pushes = S.mul_(self.beta)
         reach = 1 + self.margin
-        per_anchor = log_one_plus_sum_exp_(pulls, dim=1, bound=self.alpha * reach).div_(self.alpha)
-        per_anchor += log_one_plus_sum_exp_(pushes, dim=1, bound=self.beta * reach).div_(self.beta)
+        per_anchor = log_one_plus_sum_exp_(pulls, 1, self.alpha * reach, Outside(positive)).div_(self.alpha)
+        per_anchor += log_one_plus_sum_exp_(pushes, 1, self.beta * reach, Outside(negative)).div_(self.beta)
         value = per_anchor.sum() / pairs.anchors
         return Measured(value, pushes.sub_(pulls).div_(pairs.anchors) if with_weights else None)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_positive
 from nearkin.losses.pair import PairLoss, Pairs
-from nearkin.losses.similarity import Measured, log_sum_exp_
+from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
 
 
 @register("nca")
@@ -43,10 +43,10 @@ class NCA(PairLoss):
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """The difference of two log-sum-exps; the constant of D² cancels."""
         scale = 2 / self.temperature
-        kin = torch.where(pairs.positive, S, -inf).mul_(scale)
-        others = torch.where(pairs.positive | pairs.negative, S, -inf).mul_(scale)
-        among_kin = log_sum_exp_(kin, dim=1, bound=scale)
-        among_all = log_sum_exp_(others, dim=1, bound=scale)
+        others = S.mul_(scale)
+        kin = others.clone()
+        among_kin = log_sum_exp_(kin, 1, scale, Outside(pairs.positive))
+        among_all = log_sum_exp_(others, 1, scale, Outside(pairs.positive | pairs.negative))
         has_kin = among_kin > -inf
         share = 1 / has_kin.sum().clamp_min(1).to(S.dtype)
         value = torch.where(has_kin, among_all - among_kin, 0).sum() * share

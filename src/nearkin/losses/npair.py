@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.pair import PairLoss, Pairs
-from nearkin.losses.similarity import Measured, log_sum_exp_
+from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
 
 
 @register("npair")
@@ -50,33 +50,92 @@ class NPair(PairLoss):
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """A softplus per anchor; a pair's weight is its share of its sum times the anchor's sigmoid."""
-        positive, negative, anchors = self._select(pairs)
-        pulls = torch.where(positive, S, inf).neg_()
-        pushes = torch.where(negative, S, -inf)
-        per_anchor = log_sum_exp_(pushes, dim=1) + log_sum_exp_(pulls, dim=1)
-        share = anchors.to(S.dtype).clamp_min(1).reciprocal()
-        value = torch.nn.functional.softplus(per_anchor).sum() * share
+        pulls, pushes = -S, S
+        per_anchor = log_sum_exp_(pushes, 1, outside=Outside(pairs.negative))
+        per_anchor += log_sum_exp_(pulls, 1, outside=Outside(pairs.positive))
+        value = torch.nn.functional.softplus(per_anchor).mean()
         if not with_weights:
             return Measured(value)
-        return Measured(value, pushes.sub_(pulls).mul_((per_anchor.sigmoid() * share).unsqueeze(1)))
+        return Measured(value, pushes.sub_(pulls).mul_(per_anchor.sigmoid_().div_(len(S)).unsqueeze(1)))
 
     def extra_term(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
         """The mean squared length, if there is anything to learn from."""
-        if self.l2 == 0:
+        if self.l2 == 0 or self.pairs == "one_per_class":
             return None
         something = (pairs.positive.any(dim=1) & pairs.negative.any(dim=1)).any()
         return embeddings.square().sum() * something * (self.l2 / len(embeddings))
 
-    def _select(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        """The pairs that count, and over how many anchors the mean goes."""
+    def pair_weights(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> Tensor:
+        """∂L/∂S ``(B, R)``; of one pair per class, only the pairs of anchors and partners have any."""
+        keywords = {"references": references, "reference_labels": reference_labels}
+        weights = super().pair_weights(embeddings, labels, **keywords)
         if self.pairs == "all":
-            return pairs.positive, pairs.negative, torch.tensor(pairs.anchors)
-        if pairs.labels.dim() == 2:
+            return weights
+        anchor, partner = one_per_class(labels, reference_labels)
+        everywhere = weights.new_zeros(len(labels), len(labels if references is None else references))
+        everywhere[anchor.unsqueeze(1), partner] = weights[: len(anchor), : len(partner)]
+        return everywhere
+
+    def _evaluate(
+        self,
+        measure: Callable[[Tensor, Pairs, bool], Measured],
+        embeddings: Tensor,
+        labels: Tensor,
+        references: Tensor | None,
+        reference_labels: Tensor | None,
+    ) -> Tensor:
+        """One pair per class is a small batch of anchors against a small gallery of their partners."""
+        if self.pairs == "all":
+            return super()._evaluate(measure, embeddings, labels, references, reference_labels)
+        self._check_shapes(embeddings, labels, references, reference_labels)
+        if labels.dim() == 2:
             raise ValueError('pairs="one_per_class" needs one label per sample, not a multi-hot matrix')
-        first = ~(pairs.labels.unsqueeze(1) == pairs.labels).tril(-1).any(dim=1)
-        anchor = first & pairs.positive.any(dim=1)
-        partner_of = pairs.positive.to(torch.uint8).argmax(dim=1)
-        partner = torch.zeros(pairs.positive.shape[1], dtype=torch.bool, device=anchor.device)
-        partner.index_put_((torch.where(anchor, partner_of, 0),), anchor, accumulate=True)
-        both = anchor.unsqueeze(1) & partner
-        return pairs.positive & both, pairs.negative & both, anchor.sum()
+        rows = self._side(embeddings).rows
+        others, other_labels = (rows, labels)
+        if references is not None and reference_labels is not None:
+            others, other_labels = references, reference_labels
+        anchor, partner = one_per_class(labels, reference_labels)
+        value = super()._evaluate(
+            measure,
+            rows.index_select(0, anchor),
+            labels[anchor],
+            others.index_select(0, partner),
+            other_labels[partner],
+        )
+        if self.l2 == 0 or len(anchor) < 2:
+            return value
+        return value + rows.square().sum() * (self.l2 / len(rows))
+
+
+def one_per_class(labels: Tensor, reference_labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The first sample of each class and its partner: the second, or the first reference of the class.
+
+    Args:
+        labels: ``(B,)``.
+        reference_labels: ``(R,)``, or ``None`` where the batch is compared with itself.
+
+    Returns:
+        Indices into the batch and into the references (or the batch), for classes that have both.
+
+    >>> one_per_class(torch.tensor([7, 5, 5, 7, 6, 5]), None)
+    (tensor([1, 0]), tensor([2, 3]))
+    """
+    ordered, order = labels.sort(stable=True)
+    classes, counts = ordered.unique_consecutive(return_counts=True)
+    first = counts.cumsum(0) - counts
+    if reference_labels is None:
+        first = first[counts > 1]
+        return order[first], order[first + 1]
+    theirs, their_order = reference_labels.sort(stable=True)
+    if not len(theirs):
+        return order[:0], their_order
+    place = torch.searchsorted(theirs, classes).clamp_max_(len(theirs) - 1)
+    shared = theirs[place] == classes
+    return order[first[shared]], their_order[place[shared]]

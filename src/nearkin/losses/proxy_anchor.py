@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.similarity import Measured, log_one_plus_sum_exp_
+from nearkin.losses.similarity import Measured, Outside, log_one_plus_sum_exp_
 
 
 @register("proxy_anchor")
@@ -62,12 +60,9 @@ class ProxyAnchor(ProxyLoss):
         pulls = S.gather(1, own).squeeze(1).sub_(self.margin).mul_(-self.alpha)
         per_class, shares, present = positive_term(pulls, labels, self.num_classes)
         value = per_class.sum() / present
-        pushes = S.scatter_(1, own, -inf).add_(self.margin).mul_(self.alpha)
-        value = (
-            value
-            + log_one_plus_sum_exp_(pushes, dim=0, bound=self.alpha * (1 + self.margin)).sum()
-            / self.num_classes
-        )
+        pushes = S.add_(self.margin).mul_(self.alpha)
+        bound = self.alpha * (1 + self.margin)
+        value = value + log_one_plus_sum_exp_(pushes, 0, bound, Outside(columns=own)).sum() / self.num_classes
         if not with_weights:
             return Measured(value)
         weights = pushes.mul_(self.alpha / self.num_classes)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_positive
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.similarity import Measured, log_sum_exp_
+from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
 
 
 @register("proxy_nca")
@@ -57,7 +55,7 @@ class ProxyNCA(ProxyLoss):
         own, slope = labels.unsqueeze(1), 2 * self.scale
         others = S.mul_(slope)
         own_logits = others.gather(1, own).squeeze(1)
-        among_others = log_sum_exp_(others.scatter_(1, own, -inf), dim=1, bound=slope)
+        among_others = log_sum_exp_(others, 1, slope, Outside(columns=own))
         if self.num_classes == 1:
             return Measured(S.new_zeros(()), torch.zeros_like(S))
         value = (among_others - own_logits).mean()

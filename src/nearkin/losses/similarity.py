@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nearkin.mining.base import as_float
+
 
 class Measured(NamedTuple):
     """What a loss makes of a similarity matrix.
@@ -188,60 +190,82 @@ def safe_distance(S: Tensor) -> tuple[Tensor, Tensor]:
     There the distance has no derivative, and 1/D would only magnify the rounding.
     """
     squared = torch.mul(S, -2).add_(2)
-    squared.masked_fill_(squared < 8 * torch.finfo(S.dtype).eps, 0)
-    D = squared.sqrt_()
-    return D, torch.where(D > 0, D.reciprocal(), 0)
+    D = torch.threshold_(squared, 8 * torch.finfo(S.dtype).eps, 0).sqrt_()
+    return D, D.reciprocal().nan_to_num_(posinf=0.0)
 
 
-def log_sum_exp_(T: Tensor, dim: int, bound: float = inf) -> Tensor:
+class Outside(NamedTuple):
+    """Which entries of a matrix are outside a sum.
+
+    Attributes:
+        mask: true where an entry counts; or
+        columns: ``(B, 1)``, the one column of each row that does not.
+    """
+
+    mask: Tensor | None = None
+    columns: Tensor | None = None
+
+    def zero_(self, T: Tensor) -> Tensor:
+        """Make the entries outside 0, in place."""
+        if self.columns is not None:
+            T.scatter_(1, self.columns, 0)
+        return T if self.mask is None else T.mul_(as_float(self.mask, T))
+
+    def drop_(self, T: Tensor) -> Tensor:
+        """Make the entries outside −∞, in place."""
+        if self.columns is not None:
+            T.scatter_(1, self.columns, -inf)
+        return T if self.mask is None else T.masked_fill_(~self.mask, -inf)
+
+
+_NONE = Outside()
+
+
+def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Tensor:
     """``log Σ eᵗ`` along ``dim``, and T becomes its gradient (the softmax), in place.
 
-    Entries of −∞ are outside the sum; an empty sum gives −∞ and no gradient.
+    An empty sum gives −∞ and no gradient.
 
     Args:
         T: the exponents.
         dim: the dimension to sum.
-        bound: a promise that ``|t| ≤ bound`` inside the sum. Cosines have one, and if it is small enough for
-            ``eᵗ`` to be a number, nothing has to be shifted.
+        bound: a promise that ``|t| ≤ bound``. Cosines have one, and where ``e^{±bound}`` is a comfortable
+            number nothing has to be shifted. (e^{−∞} is slow to compute: entries are dropped later.)
+        outside: what is not in the sum.
 
-    >>> T = torch.tensor([[0.0, 0.0, -torch.inf]])
-    >>> log_sum_exp_(T, dim=1)
+    >>> T = torch.tensor([[0.0, 0.0, 5.0]])
+    >>> log_sum_exp_(T, dim=1, outside=Outside(columns=torch.tensor([[2]])))
     tensor([0.6931])
     >>> T
     tensor([[0.5000, 0.5000, 0.0000]])
     """
     tiny = torch.finfo(T.dtype).tiny
     if _exponentials_fit(T, dim, bound):
-        total = T.exp_().sum(dim=dim, keepdim=True)
+        total = outside.zero_(T.exp_()).sum(dim=dim, keepdim=True)
         T.div_(total.clamp_min(tiny))
         return total.log_().squeeze(dim)
-    shift = T.amax(dim=dim, keepdim=True).clamp_min_(torch.finfo(T.dtype).min)
+    shift = outside.drop_(T).amax(dim=dim, keepdim=True).clamp_min_(torch.finfo(T.dtype).min)
     total = T.sub_(shift).exp_().sum(dim=dim, keepdim=True)
     T.div_(total.clamp_min(tiny))
     return shift.add_(total.log_()).squeeze(dim)
 
 
-def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf) -> Tensor:
+def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Tensor:
     """``log(1 + Σ eᵗ)`` along ``dim``, and T becomes its gradient, in place.
 
-    Entries of −∞ are outside the sum; an empty sum gives an exact 0 and no gradient.
+    An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`.
 
-    Args:
-        T: the exponents.
-        dim: the dimension to sum.
-        bound: a promise that ``t ≤ bound``.
-
-    >>> T = torch.tensor([[0.0, 0.0, -torch.inf]])
-    >>> log_one_plus_sum_exp_(T, dim=1)
+    >>> T = torch.tensor([[0.0, 0.0, 5.0]])
+    >>> log_one_plus_sum_exp_(T, dim=1, outside=Outside(mask=torch.tensor([[True, True, False]])))
     tensor([1.0986])
     >>> T
     tensor([[0.3333, 0.3333, 0.0000]])
     """
     if _exponentials_fit(T, dim, bound):
-        total = T.exp_().sum(dim=dim, keepdim=True)
+        total = outside.zero_(T.exp_()).sum(dim=dim, keepdim=True)
         T.div_(total + 1)
         return total.log1p_().squeeze(dim)
-    shift = T.amax(dim=dim, keepdim=True).clamp_min_(0)
+    shift = outside.drop_(T).amax(dim=dim, keepdim=True).clamp_min_(0)
     beyond_one = T.sub_(shift).exp_().sum(dim=dim, keepdim=True).add_(torch.expm1(-shift))
     T.div_(beyond_one + 1)
     return shift.add_(beyond_one.log1p_()).squeeze(dim)

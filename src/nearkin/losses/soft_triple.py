@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_count, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.similarity import Measured, Side, lengths, through_similarities
+from nearkin.losses.similarity import Measured, Side, log_sum_exp_, normalise, through_similarities
 from nearkin.losses.softmax import cross_entropy_
 
 
@@ -75,7 +75,8 @@ class SoftTriple(ProxyLoss):
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """Cross-entropy of the soft maxima over centres; ∂S_c/∂S_ck = a_ck (1 + (S_ck − S_c)/γ)."""
         S = S.unflatten(1, (self.num_classes, self.proxies_per_class))
-        assigned = torch.softmax(S / self.gamma, dim=2)
+        assigned = S / self.gamma
+        log_sum_exp_(assigned, 2, 1 / self.gamma)
         per_class = (assigned * S).sum(dim=2)
         own = labels.unsqueeze(1)
         logits = per_class.mul(self.scale)
@@ -89,10 +90,15 @@ class SoftTriple(ProxyLoss):
 
     def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
         """Adds the term that draws the centres of a class together."""
-        value = super().value(embeddings, norms, proxies, labels)
+        centres = normalise(proxies)
+        value = through_similarities(
+            lambda S, with_weights: self.measure(S, labels, with_weights),
+            Side(embeddings, norms),
+            Side(centres.flatten(0, 1)),
+        )
         if self.proxies_per_class == 1 or self.tau == 0:
             return value
-        return value + through_similarities(self._spread, Side(proxies, lengths(proxies)))
+        return value + through_similarities(self._spread, Side(centres))
 
     def _spread(self, between: Tensor, with_weights: bool) -> Measured:
         """τ times the mean distance of the centres of a class, from their similarities ``(C, K, K)``."""

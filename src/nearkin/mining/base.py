@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -79,16 +80,14 @@ def as_float(mask: Tensor, like: Tensor) -> Tensor:
     return mask.view(torch.uint8).to(like.dtype)  # torch converts bytes five times faster than booleans
 
 
-def exceeds(values: Tensor, bound: Tensor) -> Tensor:
-    """``values > bound`` as a mask.
+def compared(comparison: Callable[..., Tensor], values: Tensor, bound: Tensor) -> Tensor:
+    """``comparison(values, bound)`` as a mask of the shape of ``values``.
 
-    >>> exceeds(torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0]]))
+    >>> compared(torch.gt, torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0]]))
     tensor([[False,  True]])
     """
-    # Float results are compared in vectors and booleans one by one, so two steps are quicker than one.
-    return torch.gt(
-        values, bound, out=values.new_empty(torch.broadcast_shapes(values.shape, bound.shape))
-    ).to(torch.bool)
+    # torch writes float results in vectors but booleans one by one: two steps are quicker than one.
+    return comparison(values, bound, out=torch.empty_like(values)).to(torch.bool)
 
 
 def places_in_rows(rows: Tensor, num_rows: int) -> Tensor:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nearkin.mining.base import Triplets, register
+from nearkin.mining.base import Triplets, as_float, register
 from nearkin.mining.random import draw_triplets
+
+_NOTHING = 1e30
+"""Minus this is the logarithm of no weight at all."""
 
 
 @register("distance_weighted")
@@ -61,13 +63,15 @@ class DistanceWeighted:
         """What each negative of each anchor weighs, the heaviest 1: ``(B, R)``."""
         if similarities.dtype not in (torch.float32, torch.float64):
             similarities = similarities.float()
-        squared = (2 - 2 * similarities).clamp_(min=self.nearest**2)
-        within = negative & (squared <= self.farthest**2)
+        strangers = as_float(negative, similarities)
+        squared = torch.mul(similarities, -2).add_(2).clamp_(min=self.nearest**2)
+        within = torch.le(squared, self.farthest**2, out=torch.empty_like(squared)).mul_(strangers)
         squared.clamp_(max=self.farthest**2)
         # −log q, with D^{d−2} as (D²)^{(d−2)/2}
         log_weights = squared.log().mul_((2 - embedding_dim) / 2)
-        log_weights += torch.log1p(squared.div_(-4)).mul_((3 - embedding_dim) / 2)
-        log_weights.masked_fill_(~within, -inf)
-        heaviest = log_weights.amax(dim=1, keepdim=True)
-        weights = log_weights.sub_(heaviest.clamp_min(torch.finfo(heaviest.dtype).min)).exp_()
-        return torch.where(heaviest > -inf, weights, negative.to(weights.dtype))
+        log_weights += squared.div_(-4).log1p_().mul_((3 - embedding_dim) / 2)
+        heaviest = (within - 1).mul_(_NOTHING).add_(log_weights).amax(dim=1, keepdim=True)
+        out_of_reach = (heaviest < -_NOTHING / 2).to(within.dtype)
+        # e⁻⁸⁰ is lost beside 1 already, and smaller ones are slow to compute.
+        weights = log_weights.sub_(heaviest).clamp_(-80, 0).exp_().mul_(within)
+        return weights.addcmul_(strangers, out_of_reach)

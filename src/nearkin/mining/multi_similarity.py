@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearkin.mining.base import Masks, exceeds, register
+from nearkin.mining.base import Masks, compared, register
 
 
 @register("multi_similarity")
@@ -43,6 +43,6 @@ class MultiSimilarity:
         farthest_positive = torch.where(positive, similarities, inf).amin(dim=1, keepdim=True)
         nearest_negative = torch.where(negative, similarities, -inf).amax(dim=1, keepdim=True)
         return Masks(
-            exceeds(nearest_negative + self.epsilon, similarities).logical_and_(positive),
-            exceeds(similarities, farthest_positive - self.epsilon).logical_and_(negative),
+            compared(torch.lt, similarities, nearest_negative + self.epsilon).logical_and_(positive),
+            compared(torch.gt, similarities, farthest_positive - self.epsilon).logical_and_(negative),
         )

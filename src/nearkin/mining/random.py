@@ -50,7 +50,7 @@ def draw_triplets(weights: Tensor, positive: Tensor, generator: torch.Generator)
     """
     cumulative = weights.cumsum(dim=1)
     total = cumulative[:, -1:]
-    anchor, kin = (positive & (total > 0)).nonzero(as_tuple=True)
+    anchor, kin = (positive & (total > 0)).nonzero().unbind(dim=1)
     if not len(anchor):
         return Triplets(anchor, kin, kin)
     uniform = torch.rand(len(anchor), generator=generator, dtype=torch.float64).to(weights)

@@ -14,6 +14,9 @@ from nearkin.mining.base import Triplets, register
 _CHUNK = 1 << 21
 """Entries looked at together: they fit into a processor's cache."""
 
+_FAR = 1e30
+"""Beyond every similarity."""
+
 _FEW_POSITIVES = 32
 """Up to so many positives per anchor, looking along the row for each is quicker than sorting the row."""
 
@@ -37,27 +40,32 @@ class SemiHard:
 
     def __call__(self, similarities: Tensor, positive: Tensor, negative: Tensor, **_: Any) -> Triplets:
         """Select at most one triplet per positive pair."""
-        anchor, kin = positive.nonzero(as_tuple=True)
+        if similarities.dtype not in (torch.float32, torch.float64):
+            similarities = similarities.float()
+        anchor, kin = positive.nonzero().unbind(dim=1)
         if not len(anchor):
             return Triplets(anchor, kin, kin)
         few = len(anchor) <= _FEW_POSITIVES * len(similarities)
         find = _look_along_rows if few else _look_up_in_sorted_rows
         found, exists = find(similarities, negative, anchor, kin)
-        return Triplets(anchor[exists], kin[exists], found[exists])
+        kept = exists.nonzero().squeeze(1)
+        return Triplets(*(index.index_select(0, kept) for index in (anchor, kin, found)))
 
 
 def _look_along_rows(S: Tensor, negative: Tensor, anchor: Tensor, kin: Tensor) -> tuple[Tensor, Tensor]:
     """For each pair the wanted column and whether there is one; work grows with pairs × columns."""
-    negatives = torch.where(negative, S, inf)
+    negatives = torch.where(negative, S, _FAR)
+    bounds = S.view(-1).index_select(0, anchor * S.shape[1] + kin).unsqueeze(1)
     values, columns = [], []
     pairs_at_once = max(1, _CHUNK // S.shape[1])
-    for a, p in zip(anchor.split(pairs_at_once), kin.split(pairs_at_once), strict=True):
-        rows = negatives[a]
-        below = rows < S[a, p].unsqueeze(1)
-        value, column = rows.masked_fill_(below.logical_not_(), -inf).max(dim=1)
+    for a, bound in zip(anchor.split(pairs_at_once), bounds.split(pairs_at_once), strict=True):
+        rows = negatives.index_select(0, a)
+        # Float arithmetic is several times quicker than masks: what is not below the bound sinks out of sight.
+        below = torch.lt(rows, bound, out=torch.empty_like(rows))
+        value, column = rows.add_(below.sub_(1), alpha=2 * _FAR).max(dim=1)
         values.append(value)
         columns.append(column)
-    return torch.cat(columns), torch.cat(values) > -inf
+    return torch.cat(columns), torch.cat(values) > -_FAR / 2
 
 
 def _look_up_in_sorted_rows(
