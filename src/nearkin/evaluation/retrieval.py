@@ -37,6 +37,16 @@ class PerQuery:
     r_precision: Tensor
     average_precision_at_r: Tensor
 
+    def scores(self, recall_at: Sequence[int] = (1, 2, 4, 8)) -> dict[str, Tensor]:
+        """``(Q,)`` float64 values whose means are the scores of the same names."""
+        rank = self.first_rank
+        return {f"recall_at_{k}": (rank <= k).double() for k in recall_at} | {
+            "precision_at_1": (rank == 1).double(),
+            "mean_reciprocal_rank": rank.double().reciprocal(),
+            "map_at_r": self.average_precision_at_r,
+            "r_precision": self.r_precision,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecallScores:
@@ -233,13 +243,13 @@ def _per_query(ranking: Ranking, chosen: Tensor) -> PerQuery:
 
 
 def _first_scores(values: PerQuery, asked: int, ks: list[int]) -> dict[str, Any]:
-    rank = values.first_rank
+    columns = values.scores(ks)
     return {
-        "recall_at": {k: float((rank <= k).double().mean()) for k in ks},
-        "precision_at_1": float((rank == 1).double().mean()),
-        "mean_reciprocal_rank": float(rank.double().reciprocal().mean()),
-        "queries": len(rank),
-        "queries_without_positive": asked - len(rank),
+        "recall_at": {k: float(columns[f"recall_at_{k}"].mean()) for k in ks},
+        "precision_at_1": float(columns["precision_at_1"].mean()),
+        "mean_reciprocal_rank": float(columns["mean_reciprocal_rank"].mean()),
+        "queries": len(values.indices),
+        "queries_without_positive": asked - len(values.indices),
     }
 
 
