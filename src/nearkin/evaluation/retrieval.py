@@ -15,8 +15,10 @@ from nearkin.evaluation.rows import rank_by_rows
 from nearkin.evaluation.similarity import sides
 from nearkin.evaluation.tiles import rank_by_tiles
 
-# A query whose positives are more than this share of the gallery is ranked from its full row.
+# A query whose positives are more than this share of the gallery is ranked from its full row, and so is
+# one whose fair share of all positive pairs, which tiles hold in memory at once, is exceeded.
 CROWDED = 1 / 32
+POSITIVE_PAIRS = 2**23
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,8 @@ def _rank(search: Search, *, only_first: bool) -> Ranking:
     with torch.autocast(search.query_labels.device.type, enabled=False):
         if search.query_labels.ndim == 2:
             return rank_by_rows(search, only_first=only_first)
-        crowded = _kin(search.query_labels, search.gallery_labels) > CROWDED * len(search.gallery_labels)
+        limit = min(CROWDED * len(search.gallery_labels), POSITIVE_PAIRS / len(search.query_labels))
+        crowded = _kin(search.query_labels, search.gallery_labels) > limit
         if not crowded.any():
             return rank_by_tiles(search, only_first=only_first)
         if crowded.all():
