@@ -3,7 +3,11 @@
 from nearkin.evaluation.clustering import ClusteringScores, clustering_scores
 from nearkin.evaluation.diagnostics import Diagnostics, diagnostics
 from nearkin.evaluation.neighbours import nearest_neighbours
-from nearkin.evaluation.reidentification import ReidentificationScores, reidentification_scores
+from nearkin.evaluation.reidentification import (
+    MatchesPerQuery,
+    ReidentificationScores,
+    reidentification_scores,
+)
 from nearkin.evaluation.retrieval import (
     PerQuery,
     RecallScores,
@@ -24,6 +28,7 @@ __all__ = [
     "ClusteringScores",
     "Diagnostics",
     "Interval",
+    "MatchesPerQuery",
     "PairedDifference",
     "PerQuery",
     "RecallScores",
