@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from retrieval_reference import lattice, naive_list, naive_similarities
 
-from nearkin.evaluation import reidentification_scores
+from nearkin.evaluation import mean_intervals, reidentification_scores
 
 
 def draw(seed: int, queries: int, items: int, tied: bool) -> dict[str, torch.Tensor]:
@@ -47,6 +47,7 @@ def test_equals_the_definition(seed, queries, items, tied):
     scores = reidentification_scores(**data, ranks=(1, 3))
     assert scores.cmc == pytest.approx({k: sum(f <= k for f in firsts) / len(firsts) for k in (1, 3)})
     assert scores.mean_average_precision == pytest.approx(sum(averages) / len(averages))
+    assert scores.per_query.first_rank.tolist() == firsts
     assert scores.queries == len(firsts)
     assert scores.queries_without_positive == queries - len(firsts)
     json.dumps(scores.to_dict())
@@ -65,6 +66,17 @@ def test_the_same_camera_does_not_help():
     # Both exact copies are from the query's camera; what is left are a stranger and the match, tied.
     assert scores.cmc[1] == 0.0
     assert scores.mean_average_precision == pytest.approx(0.5)
+
+
+def test_values_per_query_give_intervals_over_identities():
+    data = draw(3, 80, 200, tied=False)
+    scores = reidentification_scores(**data)
+    identities = data["labels"][scores.per_query.indices]
+    intervals = mean_intervals(scores.per_query.scores(), identities)
+    plain = scores.to_dict()
+    for name, interval in intervals.items():
+        assert interval.low <= interval.value <= interval.high
+        assert interval.value == pytest.approx(plain[name])
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def path(request):
     """Every test runs on full rows, on tiles of a few entries, and with classes divided between both."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrieval, "CROWDED", {"rows": -1.0, "tiles": 2.0, "both": 0.15}[request.param])
-        patch.setattr(tiles, "TILE_ON_CPU", 7)
+        patch.setattr(tiles, "TILE_ON_CPU", 13)
         patch.setattr(tiles, "BAND", 5)
         patch.setattr(tiles, "SAMPLE", 3)
         patch.setattr(rows.row_chunks, "__defaults__", (500,))
@@ -112,7 +112,7 @@ def test_multi_hot_with_one_label_each_is_the_plain_form():
     assert retrieval_scores(embeddings, hot) == retrieval_scores(embeddings, labels)
 
 
-@pytest.mark.parametrize(("rows", "classes"), [(60, 4), (500, 40), (900, 250)])
+@pytest.mark.parametrize(("rows", "classes"), [(60, 4), (300, 40), (450, 150)])
 def test_equals_pytorch_metric_learning(rows, classes):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

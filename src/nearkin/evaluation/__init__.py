@@ -1,8 +1,13 @@
 """Embeddings and labels in, scores out."""
 
 from nearkin.evaluation.clustering import ClusteringScores, clustering_scores
+from nearkin.evaluation.diagnostics import Diagnostics, diagnostics
 from nearkin.evaluation.neighbours import nearest_neighbours
-from nearkin.evaluation.reidentification import ReidentificationScores, reidentification_scores
+from nearkin.evaluation.reidentification import (
+    MatchesPerQuery,
+    ReidentificationScores,
+    reidentification_scores,
+)
 from nearkin.evaluation.retrieval import (
     PerQuery,
     RecallScores,
@@ -10,17 +15,32 @@ from nearkin.evaluation.retrieval import (
     recall_scores,
     retrieval_scores,
 )
+from nearkin.evaluation.spread import (
+    Interval,
+    PairedDifference,
+    bootstrap_intervals,
+    mean_intervals,
+    paired_differences,
+)
 from nearkin.evaluation.verification import VerificationScores, verification_scores
 
 __all__ = [
     "ClusteringScores",
+    "Diagnostics",
+    "Interval",
+    "MatchesPerQuery",
+    "PairedDifference",
     "PerQuery",
     "RecallScores",
     "ReidentificationScores",
     "RetrievalScores",
     "VerificationScores",
+    "bootstrap_intervals",
     "clustering_scores",
+    "diagnostics",
+    "mean_intervals",
     "nearest_neighbours",
+    "paired_differences",
     "recall_scores",
     "reidentification_scores",
     "retrieval_scores",

@@ -136,18 +136,16 @@ def _expected_information(classes: Tensor, groups: Tensor) -> Tensor:
     """
     total = classes.sum()
     expected = total.new_zeros(())
-    class_sizes, class_counts = classes.unique(return_counts=True)
-    group_sizes, group_counts = groups.unique(return_counts=True)
-    for a, times_a in zip(class_sizes, class_counts, strict=True):
-        for b, times_b in zip(group_sizes, group_counts, strict=True):
-            overlap = torch.arange(
-                max(1, int(a + b - total)), int(torch.minimum(a, b)) + 1, dtype=torch.float64
-            )
-            log_probability = (
-                _log_choose(a, overlap) + _log_choose(total - a, b - overlap) - _log_choose(total, b)
-            )
-            gain = overlap / total * (overlap * total / (a * b)).log()
-            expected += times_a * times_b * (gain * log_probability.exp()).sum()
+    sizes, times = groups.unique(return_counts=True)
+    b = sizes[:, None]
+    for a, times_a in zip(*classes.unique(return_counts=True), strict=True):
+        overlap = torch.arange(1, int(torch.minimum(a, sizes.max())) + 1, dtype=torch.float64)
+        possible = (overlap <= b) & (overlap >= a + b - total)
+        log_probability = (
+            _log_choose(a, overlap) + _log_choose(total - a, b - overlap) - _log_choose(total, b)
+        ).where(possible, -torch.inf)
+        gain = overlap / total * (overlap * total / (a * b)).log()
+        expected += times_a * (times[:, None] * gain * log_probability.exp()).sum()
     return expected
 
 

@@ -72,10 +72,11 @@ def _plus_plus(points: Tensor, clusters: int, generator: torch.Generator) -> Ten
     per_round = math.ceil(clusters / ROUNDS)
     draws = 2 + int(math.log(clusters)) if per_round == 1 else per_round
     chosen = torch.randint(len(points), (1,), generator=generator).to(points.device)
-    nearest = _squared_distances(points, points[chosen]).squeeze(1)
+    squares = points.square().sum(dim=1)
+    nearest = _squared_distances(points, squares, chosen).squeeze(1)
     while len(chosen) < clusters:
         drawn = _draw(nearest, draws, generator)
-        candidates = torch.minimum(_squared_distances(points, points[drawn]), nearest[:, None])
+        candidates = torch.minimum(_squared_distances(points, squares, drawn), nearest[:, None])
         if per_round == 1:
             best = candidates.sum(dim=0).argmin()
             drawn, candidates = drawn[best, None], candidates[:, best, None]
@@ -84,9 +85,10 @@ def _plus_plus(points: Tensor, clusters: int, generator: torch.Generator) -> Ten
     return points[chosen[:clusters]]
 
 
-def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
-    squares = points.square().sum(dim=1, keepdim=True) + centres.square().sum(dim=1)
-    return torch.addmm(squares, points, centres.T, alpha=-2).clamp_(min=0)
+def _squared_distances(points: Tensor, squares: Tensor, chosen: Tensor) -> Tensor:
+    """From every point to the chosen ones; ``squares`` are the squared lengths of all points."""
+    lengths = squares[:, None] + squares[chosen]
+    return torch.addmm(lengths, points, points[chosen].T, alpha=-2).clamp_(min=0)
 
 
 def _draw(weights: Tensor, draws: int, generator: torch.Generator) -> Tensor:
@@ -97,24 +99,25 @@ def _draw(weights: Tensor, draws: int, generator: torch.Generator) -> Tensor:
 
 
 def _run(points: Tensor, centres: Tensor, iterations: int) -> Clusters:
-    assignment, distance = _assign(points, centres)
+    squares = points.square().sum(dim=1)
+    assignment, distance = _assign(points, squares, centres)
     for _ in range(iterations):
         centres = _means(points, assignment, distance, centres)
         previous = assignment
-        assignment, distance = _assign(points, centres)
+        assignment, distance = _assign(points, squares, centres)
         if torch.equal(assignment, previous):
             break
     return Clusters(assignment, centres, float(distance.sum()))
 
 
-def _assign(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+def _assign(points: Tensor, squares: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest centre of every point, and the squared distance to it."""
     half_squares = centres.square().sum(dim=1) / 2
     assignment = torch.empty(len(points), dtype=torch.long, device=points.device)
     closeness = points.new_empty(len(points))
     for rows in row_chunks(len(points), len(centres)):
         closeness[rows], assignment[rows] = torch.addmm(-half_squares, points[rows], centres.T).max(dim=1)
-    return assignment, (points.square().sum(dim=1) - 2 * closeness).clamp(min=0)
+    return assignment, (squares - 2 * closeness).clamp(min=0)
 
 
 def _means(points: Tensor, assignment: Tensor, distance: Tensor, centres: Tensor) -> Tensor:

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from nearkin.evaluation.inputs import Metric, checked_embeddings, checked_labels, checked_metric
 from nearkin.evaluation.similarity import Sides, row_chunks, sides
+
+
+@dataclass(frozen=True)
+class MatchesPerQuery:
+    """The matches of every query that has one, each ``(Q,)``, on the CPU.
+
+    Attributes:
+        indices: rows of ``embeddings`` these values belong to.
+        first_rank: rank of the first match, from one.
+        average_precision: the query's share of the mean average precision.
+    """
+
+    indices: Tensor
+    first_rank: Tensor
+    average_precision: Tensor
+
+    def scores(self, ranks: Sequence[int] = (1, 5, 10)) -> dict[str, Tensor]:
+        """``(Q,)`` float64 values whose means are the scores, as ``mean_intervals`` takes them."""
+        return {f"cmc_at_{k}": (self.first_rank <= k).double() for k in ranks} | {
+            "mean_average_precision": self.average_precision
+        }
 
 
 @dataclass(frozen=True)
@@ -21,12 +42,15 @@ class ReidentificationScores:
         mean_average_precision: mean over queries of the precision at each true match.
         queries: number of queries the means are over.
         queries_without_positive: queries left out because no other camera saw their identity.
+        per_query: the values behind the means; :func:`nearkin.evaluation.mean_intervals` turns them into
+            intervals over identities.
     """
 
     cmc: dict[int, float]
     mean_average_precision: float
     queries: int
     queries_without_positive: int
+    per_query: MatchesPerQuery = field(repr=False, compare=False)
 
     def to_dict(self) -> dict[str, float | int]:
         """One flat dictionary, ready for JSON, with names like ``cmc_at_1``."""
@@ -95,11 +119,13 @@ def reidentification_scores(
     found = first > 0
     if not found.any():
         raise ValueError(f"none of the {len(found)} queries has a match from another camera in the gallery")
+    values = MatchesPerQuery(found.nonzero().squeeze(1), first[found], average[found].double())
     return ReidentificationScores(
-        cmc={int(k): float((first[found] <= k).double().mean()) for k in ranks},
-        mean_average_precision=float(average[found].double().mean()),
-        queries=int(found.sum()),
-        queries_without_positive=int((~found).sum()),
+        cmc={int(k): float((values.first_rank <= k).double().mean()) for k in ranks},
+        mean_average_precision=float(values.average_precision.mean()),
+        queries=len(values.indices),
+        queries_without_positive=len(found) - len(values.indices),
+        per_query=values,
     )
 
 

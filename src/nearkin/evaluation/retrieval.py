@@ -15,8 +15,10 @@ from nearkin.evaluation.rows import rank_by_rows
 from nearkin.evaluation.similarity import sides
 from nearkin.evaluation.tiles import rank_by_tiles
 
-# A query whose positives are more than this share of the gallery is ranked from its full row.
+# A query whose positives are more than this share of the gallery is ranked from its full row, and so is
+# one whose fair share of all positive pairs, which tiles hold in memory at once, is exceeded.
 CROWDED = 1 / 32
+POSITIVE_PAIRS = 2**23
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,16 @@ class PerQuery:
     first_rank: Tensor
     r_precision: Tensor
     average_precision_at_r: Tensor
+
+    def scores(self, recall_at: Sequence[int] = (1, 2, 4, 8)) -> dict[str, Tensor]:
+        """``(Q,)`` float64 values whose means are the scores of the same names."""
+        rank = self.first_rank
+        return {f"recall_at_{k}": (rank <= k).double() for k in recall_at} | {
+            "precision_at_1": (rank == 1).double(),
+            "mean_reciprocal_rank": rank.double().reciprocal(),
+            "map_at_r": self.average_precision_at_r,
+            "r_precision": self.r_precision,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +213,8 @@ def _rank(search: Search, *, only_first: bool) -> Ranking:
     with torch.autocast(search.query_labels.device.type, enabled=False):
         if search.query_labels.ndim == 2:
             return rank_by_rows(search, only_first=only_first)
-        crowded = _kin(search.query_labels, search.gallery_labels) > CROWDED * len(search.gallery_labels)
+        limit = min(CROWDED * len(search.gallery_labels), POSITIVE_PAIRS / len(search.query_labels))
+        crowded = _kin(search.query_labels, search.gallery_labels) > limit
         if not crowded.any():
             return rank_by_tiles(search, only_first=only_first)
         if crowded.all():
@@ -233,13 +246,13 @@ def _per_query(ranking: Ranking, chosen: Tensor) -> PerQuery:
 
 
 def _first_scores(values: PerQuery, asked: int, ks: list[int]) -> dict[str, Any]:
-    rank = values.first_rank
+    columns = values.scores(ks)
     return {
-        "recall_at": {k: float((rank <= k).double().mean()) for k in ks},
-        "precision_at_1": float((rank == 1).double().mean()),
-        "mean_reciprocal_rank": float(rank.double().reciprocal().mean()),
-        "queries": len(rank),
-        "queries_without_positive": asked - len(rank),
+        "recall_at": {k: float(columns[f"recall_at_{k}"].mean()) for k in ks},
+        "precision_at_1": float(columns["precision_at_1"].mean()),
+        "mean_reciprocal_rank": float(columns["mean_reciprocal_rank"].mean()),
+        "queries": len(values.indices),
+        "queries_without_positive": asked - len(values.indices),
     }
 
 

@@ -24,7 +24,7 @@ TILE_ELSEWHERE = 4096
 # Few rows at a time keep the band narrow.
 BAND = 256
 
-# The share of the gallery that bounds, for every query, how similar its R-th negative is at least.
+# So many rows of the gallery bound, for every query, how similar its R-th negative is at least.
 SAMPLE = 1024
 
 
@@ -175,7 +175,8 @@ def _band(data: _Sorted) -> Iterator[tuple[slice, slice]]:
 def _bound_on_negatives(data: _Sorted, positives: Tensor) -> Tensor:
     """``(Q,)`` at least R negatives of the query are this similar: a positive below is beyond rank R."""
     size = min(max(SAMPLE, 8 * int(positives.max())), len(data.gallery_labels))
-    sample = torch.linspace(0, len(data.gallery_labels) - 1, size, device=positives.device).long()
+    # Evenly spaced and, in integers, surely distinct: a row counted twice would break the bound.
+    sample = torch.arange(size, device=positives.device) * len(data.gallery_labels) // size
     columns, labels = data.both.gallery[sample].T, data.gallery_labels[sample]
     bounds = []
     for start in range(0, len(positives), data.tile):
