@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearkin.mining.base import Triplets, register
 
-_CHUNK = 1 << 21
+_CHUNK = 1 << 19
 """Entries looked at together: they fit into a processor's cache."""
 
 _FAR = 1e30
