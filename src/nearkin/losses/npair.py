@@ -98,17 +98,13 @@ class NPair(PairLoss):
         if labels.dim() == 2:
             raise ValueError('pairs="one_per_class" needs one label per sample, not a multi-hot matrix')
         rows = self._side(embeddings).rows
-        others, other_labels = (rows, labels)
-        if references is not None and reference_labels is not None:
-            others, other_labels = references, reference_labels
         anchor, partner = one_per_class(labels, reference_labels)
-        value = super()._evaluate(
-            measure,
-            rows.index_select(0, anchor),
-            labels[anchor],
-            others.index_select(0, partner),
-            other_labels[partner],
-        )
+        classes = labels[anchor]
+        if references is None:
+            anchors, partners = rows.index_select(0, torch.cat([anchor, partner])).chunk(2)
+        else:
+            anchors, partners = rows.index_select(0, anchor), references.index_select(0, partner)
+        value = super()._evaluate(measure, anchors, classes, partners, classes)
         if self.l2 == 0 or len(anchor) < 2:
             return value
         return value + rows.square().sum() * (self.l2 / len(rows))

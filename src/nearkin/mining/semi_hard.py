@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearkin.mining.base import Triplets, register
 
-_CHUNK = 1 << 21
+_CHUNK = 1 << 19
 """Entries looked at together: they fit into a processor's cache."""
 
 _FAR = 1e30
@@ -60,7 +60,7 @@ def _look_along_rows(S: Tensor, negative: Tensor, anchor: Tensor, kin: Tensor) -
     pairs_at_once = max(1, _CHUNK // S.shape[1])
     for a, bound in zip(anchor.split(pairs_at_once), bounds.split(pairs_at_once), strict=True):
         rows = negatives.index_select(0, a)
-        # Float arithmetic is several times quicker than masks: what is not below the bound sinks out of sight.
+        # Float arithmetic is much quicker than masks: what is not below the bound sinks out of sight.
         below = torch.lt(rows, bound, out=torch.empty_like(rows))
         value, column = rows.add_(below.sub_(1), alpha=2 * _FAR).max(dim=1)
         values.append(value)
