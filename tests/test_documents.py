@@ -22,7 +22,8 @@ def python_blocks(document: str) -> list[str]:
 @pytest.mark.parametrize("number", range(len(python_blocks("README.md"))))
 def test_the_readmes_python_runs(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(python_blocks("README.md")[number], f"README.md block {number}", "exec"), {"__name__": "readme"})
+    code = compile(python_blocks("README.md")[number], f"README.md block {number}", "exec")
+    exec(code, {"__name__": "readme"})
 
 
 def test_the_readme_has_python_to_run():

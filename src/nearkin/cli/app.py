@@ -101,22 +101,16 @@ def default_output(recipe: Any) -> Path:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A finished run's directory.")],
 ) -> None:
-    """Score a trained network on its test classes again, and draw its pictures."""
-    from nearkin.cli.display import TrainingDisplay, print_run
+    """Look into a finished run: scores with intervals, clusters, confusions, doubtful labels, pictures."""
+    from nearkin.cli.display import TrainingDisplay, print_examination
     from nearkin.cli.views import draw_run
-    from nearkin.protocols import Finished, open_data, score_test
-    from nearkin.training import Run, load_network
+    from nearkin.protocols import examine
+    from nearkin.training import Run
 
     existing = Run.existing(run)
-    result = existing.result()
-    network = load_network(existing)
-    if result is None:
-        raise ValueError(f"{run} is not finished: run nearkin train with the same recipe and output to go on")
     display = TrainingDisplay(existing)
-    display.stage("scoring the test classes")
-    opened = score_test(network, open_data(existing.recipe), existing.recipe)
-    finished = Finished(existing, result | {"test": opened.scores.to_dict()}, opened)
-    print_run(finished, draw_run(finished, display))
+    found = examine(existing, display)
+    print_examination(found, draw_run(found.finished, display))
 
 
 @losses_app.callback(invoke_without_command=True)

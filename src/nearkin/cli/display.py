@@ -18,7 +18,7 @@ from torch import Tensor
 from nearkin import losses
 from nearkin.data import DataSet
 from nearkin.data.registry import registry
-from nearkin.protocols import Finished
+from nearkin.protocols import Examination, Finished
 from nearkin.training import Observer, Run
 
 console = Console(highlight=False, soft_wrap=not Console().is_terminal)
@@ -119,6 +119,62 @@ def print_run(finished: Finished, pictures: list[Path]) -> None:
     console.print(f"run       {_shown(finished.run.path)}")
     for picture in pictures:
         console.print(f"picture   {_shown(picture)}")
+
+
+_SHOWN_SCORES = ("map_at_r", "r_precision", "mean_reciprocal_rank")
+
+
+def print_examination(found: Examination, pictures: list[Path]) -> None:
+    """Print what a closer look at a run found."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("test classes", "%", "95% interval over classes"):
+        table.add_column(column, justify="left" if column == "test classes" else "right")
+    for name, interval in found.intervals.items():
+        if name.startswith("recall_at_") or name in _SHOWN_SCORES:
+            spread = f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
+            table.add_row(name, f"{100 * interval.value:.2f}", spread)
+    for name, value in found.clustering.to_dict().items():
+        if isinstance(value, float):
+            table.add_row(name, f"{100 * value:.2f}", "")
+    console.print(table)
+    details, names = found.diagnostics, found.images.class_names
+    space = details.space
+    facts = [
+        f"distance within classes {space.intra_class_distance:.3f}, between {space.inter_class_distance:.3f}",
+        f"effective dimension {space.effective_dimension:.1f}",
+        f"hubness {details.hubness.skewness:.2f} (skewness; above 2 is much)",
+    ]
+    console.print(f"[dim]{'; '.join(facts)}[/]")
+    _print_list(
+        "hardest classes",
+        [f"{100 * one.recall_at_1:5.1f}%  {names[one.label]}" for one in details.classes[:5]],
+    )
+    _print_list(
+        "most confused",
+        [
+            f"{100 * one.share:5.1f}%  {names[one.label]}  taken for  {names[one.taken_for]}"
+            for one in details.confusions[:5]
+        ],
+    )
+    image_names = found.images.images
+    _print_list(
+        f"doubtful labels ({details.label_doubts_found:,}: no neighbour agrees)",
+        [
+            f"{100 * one.agreement:5.1f}%  {image_names.name(one.index)}  "
+            f"says {names[one.label]}, looks like {names[one.suggested]}"
+            for one in details.label_doubts[:5]
+        ],
+    )
+    console.print(f"details   {_shown(found.file)}")
+    for picture in pictures:
+        console.print(f"picture   {_shown(picture)}")
+
+
+def _print_list(title: str, lines: list[str]) -> None:
+    if lines:
+        console.print(f"[bold]{title}[/]")
+        for line in lines:
+            console.print(Text(f"  {line}"))
 
 
 def _shown(path: Path) -> str:

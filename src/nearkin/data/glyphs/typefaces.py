@@ -59,21 +59,26 @@ def distinct_characters() -> Characters:
 
 
 def draw_characters() -> Characters:
-    """Draw every character that at least 12 of the 16 typefaces have and that leaves ink in as many."""
+    """Draw every character that at least 12 of the 16 typefaces have and that leaves ink in as many.
+
+    A mark that takes no room of its own in some typeface is drawn onto another character, and left out.
+    """
     files = [Path(mpl.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf" for face in TYPEFACES]
     charmaps = [FT2Font(str(file)).get_charmap() for file in files]
     count = Counter(code for charmap in charmaps for code in charmap)
     codes = sorted(code for code, faces in count.items() if faces >= MINIMUM_TYPEFACES)
     masks = np.zeros((len(codes), len(files), MASK_SIDE, MASK_SIDE), dtype=np.uint8)
+    has_room = torch.ones(len(codes), dtype=torch.bool)
     for face, (file, charmap) in enumerate(zip(files, charmaps, strict=True)):
-        font = ImageFont.truetype(file, _FONT_SIZE)
+        font = ImageFont.truetype(file, _FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
         for row, code in enumerate(codes):
             if code in charmap:
                 _draw(chr(code), font, out=masks[row, face])
+                has_room[row] &= font.getlength(chr(code)) > 0
     drawings = torch.from_numpy(masks)
     drawn = drawings.flatten(2).amax(dim=2) > 0
     everything = Characters(tuple(map(chr, codes)), drawings, drawn)
-    return everything.select((drawn.sum(dim=1) >= MINIMUM_TYPEFACES).nonzero().flatten())
+    return everything.select((has_room & (drawn.sum(dim=1) >= MINIMUM_TYPEFACES)).nonzero().flatten())
 
 
 def _draw(character: str, font: ImageFont.FreeTypeFont, *, out: np.ndarray) -> None:
@@ -95,7 +100,7 @@ def distinct_shapes(candidates: Characters) -> Tensor:
 
     Two characters look the same if their drawings, which fill the same box, have a mean cosine above
     :data:`SAME_SHAPE` over the typefaces that have both. So homoglyphs of several scripts, small and capital
-    letters of one shape, and marks that combine or stand alone count once.
+    letters of one shape, and superscripts count once.
     """
     shapes = F.avg_pool2d(candidates.masks.float(), kernel_size=2).flatten(
         2
