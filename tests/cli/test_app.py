@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 import torch
+from PIL import Image
 
 from nearkin import losses
 from nearkin.cli.app import app, default_output, main
@@ -57,8 +59,22 @@ def test_train_then_train_again_then_evaluate(nearkin, small_settings, tmp_path)
         assert picture in out
     assert nearkin("train", *small_settings, "-o", tmp_path / "run")[:2] == (0, out)
     (tmp_path / "run" / "map.png").unlink()
-    assert nearkin("evaluate", tmp_path / "run")[:2] == (0, out)
+    code, out, err = nearkin("evaluate", tmp_path / "run")
+    assert (code, err) == (0, "")
+    for part in (
+        "95% interval over classes",
+        "recall_at_1",
+        "nmi",
+        "hardest classes",
+        "most confused",
+        "map.png",
+    ):
+        assert part in out
     assert (tmp_path / "run" / "map.png").exists()
+    written = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert written["scores"] == result["test"]
+    assert written["classes"][0]["label"].startswith("U+")
 
 
 @pytest.mark.parametrize(
@@ -163,3 +179,16 @@ def test_every_command_has_help():
 def test_help_does_not_wait_for_torch():
     code = "import sys; import nearkin.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_bad_images_are_listed(nearkin, tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("L", (9, 9)).save(tmp_path / name / f"{number}.png")
+    assert nearkin("datasets", "check", tmp_path)[:2] == (0, "0 of 4 images cannot be read\n")
+    (tmp_path / "a" / "0.png").write_bytes(b"")
+    code, out, _ = nearkin("datasets", "check", tmp_path)
+    assert code == 1
+    assert "0.png: empty file" in out
+    assert "1 of 4 images cannot be read" in out

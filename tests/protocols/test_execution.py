@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from PIL import Image
 
 from nearkin import data
 from nearkin.protocols import execute, open_data, training_splits
@@ -81,3 +82,45 @@ def test_the_result_discloses_what_was_done(small_recipe, tmp_path):
     assert result["recipe"]["loss"]["name"] == "proxy_anchor"
     assert {"torch", "nearkin", "python"} <= set(result["versions"])
     assert result["network"]["preprocessing"]["size"] == 16
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """A folder of four classes with one file that is no image; returns a recipe for it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tmp_path / "photos"
+    for shade, name in enumerate("abcd"):
+        (root / name).mkdir(parents=True)
+        for number in range(4):
+            Image.effect_noise((24, 20), 20 + 40 * shade + number).convert("RGB").save(
+                root / name / f"{number}.png"
+            )
+    (root / "a" / "notes.jpg").write_text("not an image")
+    return {
+        "data": {"name": "folder", "root": str(root), "transform": "simple_crop"},
+        "network": {"size": 16, "width": 4, "channels": 3, "embedding_dim": 8},
+        "sampler": {"batch_size": 4},
+        "training": {"epochs": 1},
+        "protocol": {"name": "standard"},
+    }
+
+
+def test_a_bad_image_stops_the_run_before_training(photos, tmp_path):
+    run = Run.open(tmp_path / "run", Recipe.parse(photos))
+    with pytest.raises(ValueError, match=r"1 images cannot be read: .*notes.jpg: .*--skip-bad"):
+        execute(run)
+    assert run.metrics() == []
+
+
+def test_bad_images_are_left_out_and_disclosed_on_request(photos, tmp_path):
+    photos["data"]["skip_bad"] = True
+    result = execute(Run.open(tmp_path / "run", Recipe.parse(photos))).result
+    assert result["data"]["train"] == {"images": 8, "classes": 2}
+    assert "notes.jpg" in result["data"]["notes"][-1]
+
+
+def test_one_validation_class_is_too_few(photos, tmp_path):
+    photos["data"]["skip_bad"] = True
+    photos["protocol"] = {"validation_share": 0.5}
+    with pytest.raises(ValueError, match="validation_share=0.5 of 2 classes"):
+        execute(Run.open(tmp_path / "run", Recipe.parse(photos)))

@@ -64,6 +64,10 @@ def train(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The run's directory; by default one under runs/.")
     ] = None,
+    skip_bad: Annotated[
+        bool,
+        typer.Option("--skip-bad", help="Leave out images that cannot be read, and say so in the result."),
+    ] = False,
     show_recipe: Annotated[
         bool, typer.Option("--show-recipe", help="Print the full recipe and stop.")
     ] = False,
@@ -75,11 +79,8 @@ def train(
     from nearkin.training import Recipe, Run
     from nearkin.training.recipe import override
 
-    chosen = (
-        Recipe.read(recipe, settings or [])
-        if recipe
-        else Recipe.parse(override({}, settings or []), source="--set")
-    )
+    settings = [*(settings or []), *(["data.skip_bad=true"] if skip_bad else [])]
+    chosen = Recipe.read(recipe, settings) if recipe else Recipe.parse(override({}, settings), source="--set")
     if show_recipe:
         typer.echo(chosen.to_toml())
         return
@@ -158,3 +159,22 @@ def datasets_show(
     picture = output or Path(f"{name}.png")
     contact_sheet(data_set.train, picture)
     print_data_set(data_set, picture)
+
+
+@datasets_app.command("check")
+def datasets_check(
+    root: Annotated[Path, typer.Argument(help="The folder that holds it.")],
+    name: Annotated[str, typer.Option(help="Which data set it is.")] = "folder",
+    settings: SetOption = None,
+) -> None:
+    """Decode every image and list those that cannot be read; exit code 1 if there are any."""
+    from nearkin.cli.display import checking_progress, print_bad_images
+    from nearkin.data import build, check_images
+    from nearkin.training.recipe import override
+
+    data_set = build(name, root, **override({}, settings or []))
+    with checking_progress() as progress:
+        bad = check_images(data_set, progress=progress)
+    print_bad_images(data_set, bad)
+    if bad:
+        raise typer.Exit(1)

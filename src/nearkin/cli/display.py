@@ -6,6 +6,8 @@ import inspect
 import os
 import textwrap
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from rich.text import Text
 from torch import Tensor
 
 from nearkin import losses
-from nearkin.data import DataSet
+from nearkin.data import BadImage, DataSet
 from nearkin.data.registry import registry
 from nearkin.protocols import Examination, Finished
 from nearkin.training import Observer, Run
@@ -245,3 +247,22 @@ def print_data_set(data_set: DataSet, picture: Path) -> None:
     for note in data_set.notes:
         console.print(f"note      {note}")
     console.print(f"picture   {_shown(picture)}")
+
+
+@contextmanager
+def checking_progress() -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for the images done of all, in a terminal."""
+    with Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("checking images", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
+    """Every bad image with its reason, and how many there are."""
+    for image in bad:
+        console.print(Text(str(image)))
+    splits = (data_set.train, data_set.validation, data_set.test)
+    total = sum(len(split) for split in splits if split is not None)
+    console.print(f"{len(bad):,} of {total:,} images cannot be read")
+    for note in data_set.notes:
+        console.print(Text(f"note: {note}"))

@@ -20,6 +20,7 @@ from nearkin.data.images import DataSet, ImageArray, Images, ImageSet, common_la
 from nearkin.data.loading import Batch, Loader, TransformedImages, loader
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
+from nearkin.data.remembered_checks import bad_images
 from nearkin.data.resized_copies import resized_copy
 from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
 
@@ -37,6 +38,7 @@ __all__ = [
     "Preprocessing",
     "Transform",
     "TransformedImages",
+    "bad_images",
     "build",
     "check_images",
     "common_labels",

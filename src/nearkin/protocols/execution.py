@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import nearkin
@@ -23,6 +23,8 @@ _DISCLOSED_LIBRARIES = (
     "matplotlib",
 )
 
+_LISTED = 5
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -39,9 +41,23 @@ class Finished:
     opened: Opened | None
 
 
-def open_data(recipe: Recipe) -> DataSet:
-    """The recipe's data set."""
-    return data.build(recipe.data.name, recipe.data.root, **recipe.data.keywords)
+def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
+    """The recipe's data set, every image of which can be read.
+
+    Raises:
+        ValueError: that lists the images that cannot be read, unless the recipe skips them.
+    """
+    observer = observer or Observer()
+    observer.stage(f"opening {recipe.data.name}")
+    data_set = data.build(recipe.data.name, recipe.data.root, **recipe.data.keywords)
+    bad = data.bad_images(data_set)
+    if bad and not recipe.data.skip_bad:
+        listed = "; ".join(map(str, bad[:_LISTED])) + ("; …" if len(bad) > _LISTED else "")
+        raise ValueError(
+            f"{len(bad)} images cannot be read: {listed}. Mend them, or leave them out with --skip-bad "
+            "(nearkin datasets check lists all)"
+        )
+    return data.leave_out(data_set, bad)
 
 
 def training_splits(recipe: Recipe, data_set: DataSet) -> tuple[ImageSet, ImageSet | None]:
@@ -50,7 +66,14 @@ def training_splits(recipe: Recipe, data_set: DataSet) -> tuple[ImageSet, ImageS
         return data_set.train, None
     if data_set.validation is not None:
         return data_set.train, data_set.validation
-    return split_classes(data_set.train, recipe.protocol.validation_share, recipe.seed)
+    share = recipe.protocol.validation_share
+    images, validation = split_classes(data_set.train, share, recipe.seed)
+    if validation.num_classes < 2:
+        raise ValueError(
+            f"protocol.validation_share={share} of {data_set.train.num_classes} classes holds one class out, "
+            "and kin cannot be told from strangers there: raise it, or choose protocol.name=standard"
+        )
+    return images, validation
 
 
 def execute(run: Run, observer: Observer | None = None) -> Finished:
@@ -59,8 +82,7 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
     if done is not None:
         return Finished(run, done, opened=None)
     observer = observer or Observer()
-    observer.stage(f"opening {run.recipe.data.name}")
-    data_set = open_data(run.recipe)
+    data_set = open_data(run.recipe, observer)
     images, validation = training_splits(run.recipe, data_set)
     test = SealedTest(data_set)
     trained = train(run, images, validation, observer)
@@ -93,7 +115,7 @@ def _result(
         },
         "network": {
             "parameters": sum(p.numel() for p in trained.network.parameters()),
-            "preprocessing": vars(trained.network.preprocessing),
+            "preprocessing": asdict(trained.network.preprocessing),
         },
         "versions": {"nearkin": nearkin.__version__, "python": platform.python_version()}
         | {library: importlib.metadata.version(library) for library in _DISCLOSED_LIBRARIES},

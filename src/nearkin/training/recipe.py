@@ -111,12 +111,14 @@ class DataRecipe(Choice):
         root: Its folder.
         transform: ``resized_crop``, ``simple_crop`` or ``none`` (images that have the right size).
         workers: Processes that decode images; the batches are the same with any number.
+        skip_bad: Leave images out that cannot be read, and say so in the result, instead of stopping.
     """
 
     name: str = "glyphs"
     root: str | None = None
     transform: Literal["resized_crop", "simple_crop", "none"] = "none"
     workers: NonNegativeInt = 0
+    skip_bad: bool = False
 
     registry = data_sets
 
