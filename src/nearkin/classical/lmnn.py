@@ -70,7 +70,7 @@ class LMNN(SupervisedLearner):
         n_components: int | None = None,
         init: str | ArrayLike = "auto",
         max_iter: int = 300,
-        tol: float = 1e-5,
+        tol: float = 1e-6,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.push = push

@@ -26,7 +26,7 @@ from nearkin.classical.constraints import Constraints
 Array = NDArray[Any]
 
 FIRST_WORKING_SET = 2000
-STUCK, EASY, HARD = 3, 150, 400  # dual evaluations within one proximal step
+EASY = 150  # dual evaluations that a proximal step may take and still be made longer
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,16 @@ def solve(
         A, spent = _climb(problem, alpha, working, centre=centre, step=step, tol=tol, budget=budget)
         evaluations += max(1, spent)
         value, violations = problem.primal(A)
-        if value < objective:
+        improved = value < objective
+        if improved:
             best_metric, objective = A, value
         bound = problem.lower_bound(alpha)
         if bound > lower_bound:
             best_alpha, lower_bound = alpha.copy(), bound
         working = (alpha > 0) | _most_violated(violations, working)
         if f == 0:
-            centre = A
-            step *= _step_change(spent)
+            centre = best_metric
+            step *= _step_change(improved, spent)
     report = Report(
         objective=objective,
         lower_bound=lower_bound,
@@ -172,7 +173,7 @@ def _climb(
         jac=True,
         method="L-BFGS-B",
         bounds=optimize.Bounds(0.0, problem.weights[chosen]),
-        options={"maxfun": budget, "maxiter": budget, "maxcor": 20, "ftol": 1e-5 * tol, "gtol": 1e-12},
+        options={"maxfun": budget, "maxiter": budget, "maxcor": 20, "ftol": 1e-7 * tol, "gtol": 1e-12},
     )
     alpha[:] = 0.0
     alpha[chosen] = result.x
@@ -188,11 +189,11 @@ def _first_step(problem: Problem) -> float:
     return float(scale * np.sqrt(problem.V.shape[1]) / max(float(pull), np.finfo(float).tiny))
 
 
-def _step_change(evaluations: int) -> float:
-    """Step control: a longer proximal step when the last one was easy, a shorter one when it was hard."""
-    if STUCK < evaluations < EASY:
-        return 2.0
-    return 0.5 if evaluations <= STUCK or evaluations > HARD else 1.0
+def _step_change(improved: bool, evaluations: int) -> float:
+    """Step control: longer proximal steps while they are easy, shorter ones once they miss."""
+    if not improved:
+        return 0.25
+    return 2.0 if evaluations < EASY else 1.0
 
 
 def _hardest(problem: Problem, count: int) -> Array:
