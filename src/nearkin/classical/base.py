@@ -6,21 +6,20 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.metrics import roc_auc_score
-from sklearn.utils import check_array
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nearkin.classical.arrays import FLOATS, Array
+from nearkin.classical.constraints import default_pair_count, random_pairs
 from nearkin.classical.pairwise import nearest_other
 from nearkin.registry import Registry
 
 if TYPE_CHECKING:
     from typing import Self
-
-Array = NDArray[Any]
-FLOATS = (np.float64, np.float32)
 
 
 class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -121,7 +120,10 @@ class SupervisedLearner(MetricLearner):
 
 
 class LearnsFromPairs(SupervisedLearner):
-    """A learner that also takes pairs known to be similar or dissimilar, in place of labels."""
+    """A learner that also takes pairs known to be similar or dissimilar; labels become random pairs."""
+
+    n_pairs: int | None
+    random_state: int | np.random.RandomState | None
 
     def fit_pairs(self, pairs: ArrayLike, similar: ArrayLike, X: ArrayLike | None = None) -> Self:
         """Learn from pairs.
@@ -136,6 +138,16 @@ class LearnsFromPairs(SupervisedLearner):
         components = self._learn_pairs(points, index, as_similar(similar, len(index)))
         self.components_ = components.astype(points.dtype, copy=False)
         return self
+
+    def _learn(self, X: Array, labels: Array) -> Array:
+        return self._learn_pairs(X, *self._drawn_pairs(labels))
+
+    def _drawn_pairs(self, labels: Array) -> tuple[Array, Array]:
+        """Random pairs ``(m, 2)`` of labelled points, and whether each is similar."""
+        if self.n_pairs is not None and self.n_pairs < 2:
+            raise ValueError(f"n_pairs must be 2 or more, got {self.n_pairs}")
+        count = self.n_pairs or default_pair_count(labels)
+        return random_pairs(labels, count, check_random_state(self.random_state))
 
     @abstractmethod
     def _learn_pairs(self, X: Array, pairs: Array, similar: Array) -> Array:
@@ -187,7 +199,7 @@ def points_and_index(tuples: ArrayLike, X: ArrayLike | None, *, size: int) -> tu
 
 
 def as_similar(similar: ArrayLike, count: int | None = None) -> Array:
-    """Booleans from booleans, 0/1 or ±1, with both kinds present."""
+    """Booleans from booleans, 0/1 or ±1, one for each of ``count`` pairs."""
     given = np.asarray(similar)
     if given.ndim != 1 or (count is not None and len(given) != count):
         raise ValueError(f"similar must have one entry per pair ({count}), got shape {given.shape}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 
+from nearkin.classical.arrays import Array
 from nearkin.classical.pairwise import SquaredDistances, row_blocks
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -162,14 +160,21 @@ def neighbour_triplets(X: Array, labels: Array, n_neighbors: int, n_impostors: i
 
 
 def distance_bounds(
-    X: Array, pairs: Array, percentiles: tuple[float, float] = (5, 95)
+    X: Array, pairs: Array, upper: float | None = None, lower: float | None = None
 ) -> tuple[float, float]:
-    """Bounds ``(u, l)`` read off the data: percentiles of the pairs' squared Euclidean distances, above 0."""
-    d = np.square(X[pairs[:, 0]] - X[pairs[:, 1]]).sum(axis=1)
-    distinct = d[d > 0]
-    if len(distinct) == 0:
-        raise ValueError("every pair is a pair of equal points: no distance to learn from")
-    upper, lower = np.percentile(distinct, percentiles)
+    """The bounds ``(u, l)`` on squared distances: those given, else read off the data.
+
+    What is not given is the 5th or 95th percentile of the pairs' squared Euclidean distances, as Davis et
+    al. (2007) choose them; pairs of equal points do not count.
+    """
+    if upper is None or lower is None:
+        d = np.square(X[pairs[:, 0]] - X[pairs[:, 1]]).sum(axis=1)
+        if not d.any():
+            raise ValueError("every pair is a pair of equal points: no distance to learn from")
+        low, high = np.percentile(d[d > 0], (5, 95))
+        upper, lower = low if upper is None else upper, high if lower is None else lower
+    if not (upper > 0 and lower > 0):
+        raise ValueError(f"upper and lower are squared distances above 0, got {upper} and {lower}")
     return float(upper), float(lower)
 
 

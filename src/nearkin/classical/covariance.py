@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 from scipy import linalg
 from sklearn.utils.validation import validate_data
 
-from nearkin.classical.base import FLOATS, LEARNERS, Array, MetricLearner
+from nearkin.classical.arrays import FLOATS, Array
+from nearkin.classical.base import LEARNERS, MetricLearner
 
 if TYPE_CHECKING:
     from typing import Self

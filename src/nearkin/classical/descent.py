@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import linalg, optimize
 from sklearn.decomposition import PCA
 
+from nearkin.classical.arrays import Array
 from nearkin.classical.pairwise import SquaredDistances
 
-Array = NDArray[Any]
 Objective = Callable[[Array], tuple[float, Array]]
 
 
@@ -61,7 +60,7 @@ def initial_map(X: Array, n_components: int | None, init: str | ArrayLike) -> Ar
         X: points ``(n, n_features)``.
         n_components: rows of the map; None for as many as there are features.
         init: ``"identity"``, ``"pca"``, a matrix, or ``"auto"``: the identity (PCA where dimensions are
-            dropped), scaled so that nearest neighbours are at distance 2 on average. Far from that scale
+            dropped), scaled so that nearest neighbours are at distance 1.5 on average. Far from that scale
             every margin is met or none is, and every neighbour probability is 0 or 1: there is no slope to
             descend.
     """
@@ -82,7 +81,7 @@ def initial_map(X: Array, n_components: int | None, init: str | ArrayLike) -> Ar
         raise ValueError(f'init="pca" finds at most {n} components in {n} samples, n_components={k}')
     else:
         G = np.asarray(PCA(k, svd_solver="full").fit(X.astype(np.float64)).components_)
-    return 2 * G / _neighbour_distance(X @ G.T) if init == "auto" else G
+    return 1.5 * G / _neighbour_distance(X @ G.T) if init == "auto" else G
 
 
 def _neighbour_distance(Z: Array, rows: int = 1000) -> float:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
-from sklearn.utils import check_random_state
 
-from nearkin.classical.base import LEARNERS, Array, LearnsFromPairs
+from nearkin.classical.arrays import Array
+from nearkin.classical.base import LEARNERS, LearnsFromPairs
 from nearkin.classical.cones import components_of
-from nearkin.classical.constraints import default_pair_count, distance_bounds, random_pairs
+from nearkin.classical.constraints import distance_bounds
 from nearkin.classical.covariance import precision_matrix
 from nearkin.classical.descent import descend
 
@@ -78,21 +78,11 @@ class ITML(LearnsFromPairs):
         self.tol = tol
         self.random_state = random_state
 
-    def _learn(self, X: Array, labels: Array) -> Array:
-        count = self.n_pairs or default_pair_count(labels)
-        return self._learn_pairs(X, *random_pairs(labels, count, check_random_state(self.random_state)))
-
     def _learn_pairs(self, X: Array, pairs: Array, similar: Array) -> Array:
         if not 0 < self.gamma < np.inf:
             raise ValueError(f"gamma must be above 0 and finite, got {self.gamma}")
         X = X.astype(np.float64)
-        upper, lower = self.upper, self.lower
-        if upper is None or lower is None:
-            from_data = distance_bounds(X, pairs)
-            upper, lower = from_data[0] if upper is None else upper, from_data[1] if lower is None else lower
-        if not (upper > 0 and lower > 0):
-            raise ValueError(f"upper and lower are squared distances above 0, got {upper} and {lower}")
-        self.bounds_ = (float(upper), float(lower))
+        upper, lower = self.bounds_ = distance_bounds(X, pairs, self.upper, self.lower)
         root = components_of(self._prior(X))
         V = (X[pairs[:, 0]] - X[pairs[:, 1]]) @ root
         distinct = (V != 0).any(axis=1)

@@ -13,7 +13,8 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nearkin.classical.base import FLOATS, LEARNERS, Array, MetricLearner, points_and_index
+from nearkin.classical.arrays import FLOATS, Array
+from nearkin.classical.base import LEARNERS, MetricLearner, points_and_index
 from nearkin.classical.lmnn import LMNN
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from sklearn.utils import check_random_state
 
-from nearkin.classical.base import LEARNERS, Array, LearnsFromPairs
+from nearkin.classical.arrays import Array
+from nearkin.classical.base import LEARNERS, LearnsFromPairs
 from nearkin.classical.cones import PositiveSemidefinite
-from nearkin.classical.constraints import Constraints, default_pair_count, random_pairs
+from nearkin.classical.constraints import Constraints
 from nearkin.classical.mahalanobis import warn_unless_converged
 from nearkin.classical.solver import Problem, Regularizer, Report, solve
 
@@ -74,10 +74,6 @@ class KwokTsang(LearnsFromPairs):
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
-
-    def _learn(self, X: Array, labels: Array) -> Array:
-        count = self.n_pairs or default_pair_count(labels)
-        return self._learn_pairs(X, *random_pairs(labels, count, check_random_state(self.random_state)))
 
     def _learn_pairs(self, X: Array, pairs: Array, similar: Array) -> Array:
         self._check(similar)

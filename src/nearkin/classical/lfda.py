@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg
 
-from nearkin.classical.base import LEARNERS, Array, SupervisedLearner
+from nearkin.classical.arrays import Array
+from nearkin.classical.base import LEARNERS, SupervisedLearner
 from nearkin.classical.pairwise import SquaredDistances
 from nearkin.classical.scatter import varying_directions, within_scatter
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from nearkin.classical.base import LEARNERS, Array, SupervisedLearner
+from nearkin.classical.arrays import Array
+from nearkin.classical.base import LEARNERS, SupervisedLearner
 from nearkin.classical.constraints import target_neighbours
 from nearkin.classical.descent import Whitening, descend, initial_map
 from nearkin.classical.neighbourhood import Sorted
@@ -44,7 +45,7 @@ class LMNN(SupervisedLearner):
         push: μ, the weight of the push against 1 − μ for the pull.
         n_components: dimensions of the result; None keeps all.
         init: ``"auto"`` (the identity, or PCA where ``n_components`` is smaller, scaled so that nearest
-            neighbours are at distance 2 on average), ``"identity"``, ``"pca"`` or a matrix.
+            neighbours are at distance 1.5 on average), ``"identity"``, ``"pca"`` or a matrix.
         max_iter: largest number of L-BFGS iterations.
         tol: stop when further descent gains less than this share of the objective.
 

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from nearkin.classical.base import FLOATS, LEARNERS, Array, LearnsFromPairs, LearnsFromTriplets
+from nearkin.classical.arrays import FLOATS, Array
+from nearkin.classical.base import LEARNERS, LearnsFromPairs, LearnsFromTriplets
 from nearkin.classical.cones import PositiveSemidefinite
 from nearkin.classical.constraints import (
     Constraints,
-    default_pair_count,
     distance_bounds,
     neighbour_triplets,
-    random_pairs,
 )
 from nearkin.classical.covariance import inverse_root
 from nearkin.classical.solver import Problem, Regularizer, Report, solve
@@ -120,19 +118,14 @@ class MahalanobisLearner(LearnsFromPairs, LearnsFromTriplets):
         if self.constraints == "triplets":
             return self._learn_triplets(X, neighbour_triplets(X, labels, self.n_neighbors, self.n_impostors))
         if self.constraints == "pairs":
-            count = self.n_pairs or default_pair_count(labels)
-            return self._learn_pairs(X, *random_pairs(labels, count, check_random_state(self.random_state)))
+            return self._learn_pairs(X, *self._drawn_pairs(labels))
         raise ValueError(f'constraints must be "triplets", "pairs" or a function, got {self.constraints!r}')
 
     def _learn_triplets(self, X: Array, triplets: Array) -> Array:
         return self._learn_constraints(X, Constraints.relative(triplets, self.margin))
 
     def _learn_pairs(self, X: Array, pairs: Array, similar: Array) -> Array:
-        upper, lower = self.upper, self.lower
-        if upper is None or lower is None:
-            from_data = distance_bounds(X, pairs)
-            upper = from_data[0] if upper is None else upper
-            lower = from_data[1] if lower is None else lower
+        upper, lower = distance_bounds(X, pairs, self.upper, self.lower)
         near = Constraints.similar(pairs[similar], upper)
         return self._learn_constraints(X, near + Constraints.dissimilar(pairs[~similar], lower))
 

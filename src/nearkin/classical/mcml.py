@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from nearkin.classical.base import LEARNERS, Array, SupervisedLearner
+from nearkin.classical.arrays import Array
+from nearkin.classical.base import LEARNERS, SupervisedLearner
 from nearkin.classical.descent import Whitening, descend, initial_map
 from nearkin.classical.neighbourhood import GradientSum, Sorted, probabilities
 from nearkin.classical.pairwise import SquaredDistances
@@ -30,7 +31,7 @@ class MCML(SupervisedLearner):
     Args:
         n_components: dimensions of the result; None keeps all, and only then is the problem convex.
         init: ``"auto"`` (the identity, or PCA where ``n_components`` is smaller, scaled so that nearest
-            neighbours are at distance 2 on average), ``"identity"``, ``"pca"`` or a matrix.
+            neighbours are at distance 1.5 on average), ``"identity"``, ``"pca"`` or a matrix.
         max_iter: largest number of L-BFGS iterations.
         tol: stop when an iteration gains less than this share of the objective.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from numpy.typing import ArrayLike
 
-from nearkin.classical.base import LEARNERS, Array, SupervisedLearner
+from nearkin.classical.arrays import Array
+from nearkin.classical.base import LEARNERS, SupervisedLearner
 from nearkin.classical.descent import Whitening, descend, initial_map
 from nearkin.classical.neighbourhood import GradientSum, Sorted, probabilities
 from nearkin.classical.pairwise import SquaredDistances
@@ -26,7 +27,7 @@ class NCA(SupervisedLearner):
     Args:
         n_components: dimensions of the result; None keeps all.
         init: ``"auto"`` (the identity, or PCA where ``n_components`` is smaller, scaled so that nearest
-            neighbours are at distance 2 on average), ``"identity"``, ``"pca"`` or a matrix.
+            neighbours are at distance 1.5 on average), ``"identity"``, ``"pca"`` or a matrix.
         max_iter: largest number of L-BFGS iterations.
         tol: stop when an iteration gains less than this share of the objective.
 

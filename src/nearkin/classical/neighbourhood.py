@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nearkin.classical.arrays import Array
 from nearkin.classical.pairwise import SquaredDistances, row_blocks
-
-Array = NDArray[Any]
 
 NEGLIGIBLE = -80.0  # exp of less does not show in a sum of ones, but underflow makes it many times slower
 

@@ -10,9 +10,9 @@ from scipy import linalg
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from nearkin.classical.base import FLOATS, LEARNERS, Array, LearnsFromPairs, as_similar, points_and_index
+from nearkin.classical.arrays import FLOATS, Array
+from nearkin.classical.base import LEARNERS, LearnsFromPairs, as_similar, points_and_index
 from nearkin.classical.cones import components_of
-from nearkin.classical.constraints import default_pair_count, random_pairs
 
 if TYPE_CHECKING:
     from typing import Self
@@ -73,9 +73,7 @@ class POLA(LearnsFromPairs):
         """Go on learning from a labelled batch ``X (n, n_features)``, ``y (n,)``: one pass over its pairs."""
         begun = hasattr(self, "components_")
         points, labels = self._labelled(X, y, reset=not begun)
-        count = self.n_pairs or default_pair_count(labels)
-        pairs, similar = random_pairs(labels, count, check_random_state(self.random_state))
-        return self._go_on(points, pairs, similar, begun)
+        return self._go_on(points, *self._drawn_pairs(labels), begun)
 
     def partial_fit_pairs(self, pairs: ArrayLike, similar: ArrayLike, X: ArrayLike | None = None) -> Self:
         """Go on learning from pairs, in their order; arguments as for ``fit_pairs``."""
@@ -91,10 +89,6 @@ class POLA(LearnsFromPairs):
         components = self._pass(A.T @ A, X, pairs, similar, epochs=1, shuffle=shuffle)
         self.components_ = components.astype(X.dtype if not begun else self.components_.dtype, copy=False)
         return self
-
-    def _learn(self, X: Array, labels: Array) -> Array:
-        count = self.n_pairs or default_pair_count(labels)
-        return self._learn_pairs(X, *random_pairs(labels, count, check_random_state(self.random_state)))
 
     def _learn_pairs(self, X: Array, pairs: Array, similar: Array) -> Array:
         self._start()

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 from scipy import linalg
 from sklearn.utils.validation import validate_data
 
-from nearkin.classical.base import FLOATS, LEARNERS, Array, SupervisedLearner
+from nearkin.classical.arrays import FLOATS, Array
+from nearkin.classical.base import LEARNERS, SupervisedLearner
 from nearkin.classical.scatter import varying_directions, within_scatter
 
 if TYPE_CHECKING:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
-Array = NDArray[Any]
+from nearkin.classical.arrays import Array
 
 
 def varying_directions(X: Array, n_components: int | None = None, tol: float = 1e-10) -> Array:

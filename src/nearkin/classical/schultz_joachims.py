@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg
 
-from nearkin.classical.base import LEARNERS, Array, LearnsFromTriplets
+from nearkin.classical.arrays import Array
+from nearkin.classical.base import LEARNERS, LearnsFromTriplets
 from nearkin.classical.cones import NonnegativeDiagonal
 from nearkin.classical.constraints import Constraints, neighbour_triplets
 from nearkin.classical.mahalanobis import warn_unless_converged

@@ -14,16 +14,13 @@ that of the whole problem.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize
 
+from nearkin.classical.arrays import Array
 from nearkin.classical.cones import Cone
 from nearkin.classical.constraints import Constraints
-
-Array = NDArray[Any]
 
 FIRST_WORKING_SET = 2000
 EASY = 150  # dual evaluations that a proximal step may take and still be made longer

@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from nearkin.classical.base import Array, LearnsFromPairs, LearnsFromTriplets, MetricLearner
+from nearkin.classical.arrays import Array
+from nearkin.classical.base import LearnsFromPairs, LearnsFromTriplets, MetricLearner
 
 if TYPE_CHECKING:
     from typing import Self
