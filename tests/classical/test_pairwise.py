@@ -41,12 +41,13 @@ def test_a_whitened_map_is_the_same_map():
 @pytest.mark.parametrize(("n_components", "shape"), [(None, (4, 4)), (2, (2, 4))])
 def test_the_start_puts_nearest_neighbours_one_and_a_half_apart(n_components, shape):
     X = np.random.default_rng(0).normal(size=(200, 4)) * 37
-    G = initial_map(X, n_components, "auto")
+    G = initial_map(X, np.arange(200) % 3, n_components, "auto")
     assert G.shape == shape
     Z = X @ G.T
     nearest = np.linalg.norm(Z - Z[nearest_other(Z)], axis=1)
     assert np.sqrt(np.mean(nearest**2)) == pytest.approx(1.5)
 
 
-def test_the_start_survives_points_that_are_all_equal():
-    assert np.isfinite(initial_map(np.ones((5, 3)), None, "auto")).all()
+@pytest.mark.parametrize("k", [None, 2])
+def test_the_start_survives_points_that_are_all_equal(k):
+    assert np.isfinite(initial_map(np.ones((5, 3)), np.array([0, 0, 1, 1, 1]), k, "auto")).all()

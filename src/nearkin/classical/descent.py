@@ -12,6 +12,7 @@ from sklearn.decomposition import PCA
 
 from nearkin.classical.arrays import Array
 from nearkin.classical.pairwise import SquaredDistances
+from nearkin.classical.scatter import fisher_directions
 
 Objective = Callable[[Array], tuple[float, Array]]
 
@@ -24,19 +25,17 @@ class Descent:
         G: the map ``(n_components, n_features)``, in float64.
         objective: the value there.
         n_iter: L-BFGS iterations.
-        converged: whether it stopped by itself.
     """
 
     G: Array
     objective: float
     n_iter: int
-    converged: bool
 
 
 def descend(objective: Objective, G: Array, *, max_iter: int, tol: float) -> Descent:
     """Minimise ``objective(G) -> (value, gradient)`` from ``G`` on.
 
-    Stops when an iteration gains less than ``tol`` of the value.
+    Stops when an iteration gains less than ``tol`` of the value (of 1, where the value is smaller).
     """
 
     def flat(g: Array) -> tuple[float, Array]:
@@ -50,21 +49,22 @@ def descend(objective: Objective, G: Array, *, max_iter: int, tol: float) -> Des
         method="L-BFGS-B",
         options={"maxiter": max_iter, "maxfun": 10 * max_iter, "ftol": tol, "gtol": 0.0, "maxcor": 20},
     )
-    return Descent(result.x.reshape(G.shape), float(result.fun), int(result.nit), result.nit < max_iter)
+    return Descent(result.x.reshape(G.shape), float(result.fun), int(result.nit))
 
 
-def initial_map(X: Array, n_components: int | None, init: str | ArrayLike) -> Array:
+def initial_map(X: Array, labels: Array, n_components: int | None, init: str | ArrayLike) -> Array:
     """Where a descent starts: ``(n_components, n_features)``, float64.
 
     Args:
         X: points ``(n, n_features)``.
+        labels: their classes ``(n,)``.
         n_components: rows of the map; None for as many as there are features.
-        init: ``"identity"``, ``"pca"``, a matrix, or ``"auto"``: the identity (PCA where dimensions are
-            dropped), scaled so that nearest neighbours are at distance 1.5 on average. Far from that scale
-            every margin is met or none is, and every neighbour probability is 0 or 1: there is no slope to
-            descend.
+        init: ``"identity"``, ``"pca"``, a matrix, or ``"auto"``: the identity (Fisher's directions where
+            dimensions are dropped), scaled so that nearest neighbours are at distance 1.5 on average. Far
+            from that scale every margin is met or none is, and every neighbour probability is 0 or 1: there
+            is no slope to descend.
     """
-    n, d = X.shape
+    d = X.shape[1]
     k = d if n_components is None else n_components
     if not 1 <= k <= d:
         raise ValueError(f"n_components={k} but the data has {d} features: choose between 1 and {d}")
@@ -73,15 +73,19 @@ def initial_map(X: Array, n_components: int | None, init: str | ArrayLike) -> Ar
         if G.shape != (k, d):
             raise ValueError(f"init has shape {G.shape}, expected (n_components, n_features) = {(k, d)}")
         return G.copy()
-    if init not in ("auto", "identity", "pca"):
-        raise ValueError(f'init must be "auto", "identity", "pca" or a matrix, got {init!r}')
-    if init == "identity" or (init == "auto" and (k == d or k > n)):
+    if init == "auto":
         G = np.eye(k, d)
-    elif k > n:
-        raise ValueError(f'init="pca" finds at most {n} components in {n} samples, n_components={k}')
-    else:
-        G = np.asarray(PCA(k, svd_solver="full").fit(X.astype(np.float64)).components_)
-    return 1.5 * G / _neighbour_distance(X @ G.T) if init == "auto" else G
+        if k < d and np.ptp(X, axis=0).any():
+            fisher = fisher_directions(X, labels, k, ridge=1e-3)
+            G[: len(fisher)] = fisher
+        return 1.5 * G / _neighbour_distance(X @ G.T)
+    if init == "identity":
+        return np.eye(k, d)
+    if init == "pca":
+        if k > len(X):
+            raise ValueError(f'init="pca" finds at most {len(X)} components in {len(X)} samples, not {k}')
+        return np.asarray(PCA(k, svd_solver="full").fit(X.astype(np.float64)).components_)
+    raise ValueError(f'init must be "auto", "identity", "pca" or a matrix, got {init!r}')
 
 
 def _neighbour_distance(Z: Array, rows: int = 1000) -> float:
@@ -108,7 +112,7 @@ class Whitening:
 
     @classmethod
     def of(cls, X: Array, floor: float = 1e-6) -> Whitening:
-        """Whiten ``X (n, d)``; variances below ``floor`` of the largest are taken for that."""
+        """Whiten ``X (n, d)``; a variance below ``floor`` times the largest counts as that much."""
         values, vectors = linalg.eigh(np.atleast_2d(np.cov(X.astype(np.float64), rowvar=False)))
         deviations = (
             np.sqrt(np.maximum(values, floor * values[-1])) if values[-1] > 0 else np.ones(len(values))

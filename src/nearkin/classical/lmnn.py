@@ -44,8 +44,8 @@ class LMNN(SupervisedLearner):
         n_neighbors: target neighbours per point.
         push: μ, the weight of the push against 1 − μ for the pull.
         n_components: dimensions of the result; None keeps all.
-        init: ``"auto"`` (the identity, or PCA where ``n_components`` is smaller, scaled so that nearest
-            neighbours are at distance 1.5 on average), ``"identity"``, ``"pca"`` or a matrix.
+        init: ``"auto"`` (the identity, or Fisher's directions where ``n_components`` is smaller, scaled so
+            that nearest neighbours are at distance 1.5 on average), ``"identity"``, ``"pca"`` or a matrix.
         max_iter: largest number of L-BFGS iterations.
         tol: stop when further descent gains less than this share of the objective.
 
@@ -87,7 +87,7 @@ class LMNN(SupervisedLearner):
             raise ValueError(f"n_neighbors must be 1 or more, got {self.n_neighbors}")
         whitening = Whitening.of(X)
         margins = Margins.of(X, labels, self.n_neighbors, self.push, whitening.points(X))
-        G = whitening.inwards(initial_map(X, self.n_components, self.init))
+        G = whitening.inwards(initial_map(X, labels, self.n_components, self.init))
         value = margins.loss(G)[0]
         candidates: Array | None = None
         self.n_iter_ = 0

@@ -30,8 +30,8 @@ class MCML(SupervisedLearner):
 
     Args:
         n_components: dimensions of the result; None keeps all, and only then is the problem convex.
-        init: ``"auto"`` (the identity, or PCA where ``n_components`` is smaller, scaled so that nearest
-            neighbours are at distance 1.5 on average), ``"identity"``, ``"pca"`` or a matrix.
+        init: ``"auto"`` (the identity, or Fisher's directions where ``n_components`` is smaller, scaled so
+            that nearest neighbours are at distance 1.5 on average), ``"identity"``, ``"pca"`` or a matrix.
         max_iter: largest number of L-BFGS iterations.
         tol: stop when an iteration gains less than this share of the objective.
 
@@ -65,7 +65,7 @@ class MCML(SupervisedLearner):
     def _learn(self, X: Array, labels: Array) -> Array:
         whitening = Whitening.of(X)
         points = Sorted.of(whitening.points(X), labels)
-        start = whitening.inwards(initial_map(X, self.n_components, self.init))
+        start = whitening.inwards(initial_map(X, labels, self.n_components, self.init))
         end = descend(lambda G: divergence(G, points), start, max_iter=self.max_iter, tol=self.tol)
         self.objective_ = end.objective
         self.n_iter_ = end.n_iter
@@ -114,6 +114,7 @@ def _mean_target_distances(Z: Array, classes: list[slice]) -> float:
 
 
 def _gap(G: Array, gradient: Array) -> float:
+    """How far above the optimum the objective can be, from its gradient in ``A = GᵀG``; see ``MCML``."""
     slope = float(np.vdot(G @ gradient, G))
     steepest = max(0.0, -float(linalg.eigvalsh(gradient)[0]))
     return max(0.0, slope) + steepest * float(np.vdot(G, G))

@@ -26,8 +26,8 @@ class NCA(SupervisedLearner):
 
     Args:
         n_components: dimensions of the result; None keeps all.
-        init: ``"auto"`` (the identity, or PCA where ``n_components`` is smaller, scaled so that nearest
-            neighbours are at distance 1.5 on average), ``"identity"``, ``"pca"`` or a matrix.
+        init: ``"auto"`` (the identity, or Fisher's directions where ``n_components`` is smaller, scaled so
+            that nearest neighbours are at distance 1.5 on average), ``"identity"``, ``"pca"`` or a matrix.
         max_iter: largest number of L-BFGS iterations.
         tol: stop when an iteration gains less than this share of the objective.
 
@@ -59,7 +59,7 @@ class NCA(SupervisedLearner):
     def _learn(self, X: Array, labels: Array) -> Array:
         whitening = Whitening.of(X)
         points = Sorted.of(whitening.points(X), labels)
-        start = whitening.inwards(initial_map(X, self.n_components, self.init))
+        start = whitening.inwards(initial_map(X, labels, self.n_components, self.init))
         end = descend(
             lambda G: negative_expected_hits(G, points), start, max_iter=self.max_iter, tol=self.tol
         )

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import linalg
 from sklearn.utils.validation import validate_data
 
 from nearkin.classical.arrays import FLOATS, Array
 from nearkin.classical.base import LEARNERS, SupervisedLearner
-from nearkin.classical.scatter import varying_directions, within_scatter
+from nearkin.classical.scatter import fisher_directions
 
 if TYPE_CHECKING:
     from typing import Self
@@ -63,14 +62,4 @@ class RCA(SupervisedLearner):
         return self
 
     def _learn(self, X: Array, labels: Array) -> Array:
-        X = X.astype(np.float64) - X.mean(axis=0, dtype=np.float64)
-        directions = varying_directions(X, self.n_components)
-        Y = X @ directions
-        within = within_scatter(Y, labels) / len(X)
-        d = Y.shape[1]
-        within += self.ridge * (np.trace(within) or np.square(Y).sum() / len(X)) / d * np.eye(d)
-        # Directions by within-chunklet over total variance; eigh returns them with φᵀ(total)φ = 1.
-        shares, directions_in_Y = linalg.eigh(within, Y.T @ Y / len(X))
-        k = min(self.n_components or X.shape[1], d)
-        kept = directions_in_Y[:, :k] / np.sqrt(shares[:k])
-        return np.asarray((directions @ kept).T)
+        return fisher_directions(X, labels, self.n_components, self.ridge)

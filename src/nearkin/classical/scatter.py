@@ -31,3 +31,24 @@ def within_scatter(X: Array, labels: Array) -> Array:
     np.add.at(sums, labels, X)
     centred = X - (sums / np.bincount(labels)[:, None])[labels]
     return np.asarray(centred.T @ centred)
+
+
+def fisher_directions(X: Array, labels: Array, n_components: int | None, ridge: float) -> Array:
+    """The directions ``(k, d)`` with the least within-class share of the variance, whitened within classes.
+
+    Fewer than ``n_components`` where ``X (n, d)`` varies in fewer directions.
+
+    Args:
+        X: points.
+        labels: classes or chunklets, 0, 1, ….
+        n_components: k; None for all.
+        ridge: share of the mean within-class variance (of the total, where that is 0) added everywhere.
+    """
+    X = X.astype(np.float64) - X.mean(axis=0, dtype=np.float64)
+    varying = varying_directions(X, n_components)
+    Y = X @ varying
+    total, within = Y.T @ Y / len(Y), within_scatter(Y, labels) / len(Y)
+    within += ridge * (np.trace(within) or np.trace(total)) / len(within) * np.eye(len(within))
+    shares, directions = linalg.eigh(within, total)
+    k = min(n_components or X.shape[1], len(shares))
+    return np.asarray((varying @ directions[:, :k] / np.sqrt(shares[:k])).T)
