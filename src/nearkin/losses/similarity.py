@@ -256,8 +256,8 @@ def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NO
 def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Tensor:
     """``log(1 + Σ eᵗ)`` along ``dim``, and T becomes its gradient, in place.
 
-    An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`, except that ``bound``
-    only promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish.
+    An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`, but ``bound`` only
+    promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish.
 
     >>> T = torch.tensor([[0.0, 0.0, 5.0]])
     >>> log_one_plus_sum_exp_(T, dim=1, outside=Outside(mask=torch.tensor([[True, True, False]])))
