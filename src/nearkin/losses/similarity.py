@@ -104,9 +104,10 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         refuse_second_derivative()
         units, inverse = ctx.saved_tensors
-        radial = (units * gradient).sum(dim=-1, keepdim=True)
-        towards_rows: Tensor = (units * radial).neg_().add_(gradient).mul_(inverse)
-        return towards_rows
+        scratch = units * gradient
+        radial = scratch.sum(dim=-1, keepdim=True)
+        torch.mul(units, radial, out=scratch)
+        return torch.sub(gradient, scratch, out=scratch).mul_(inverse)
 
 
 def normalise(rows: Tensor) -> Tensor:
