@@ -13,6 +13,7 @@ from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.pair import Pairs
 from nearkin.losses.similarity import Measured, Outside, log_one_plus_sum_exp_, safe_distance
 from nearkin.mining import Miner
+from nearkin.mining.base import first_equal_
 
 
 @register("direction_multi_similarity")
@@ -72,11 +73,13 @@ class DirectionMultiSimilarity(MultiSimilarity):
         if self.gamma == 0:
             return super().measure(S, pairs, with_weights)
         positive, negative = self.mine_pairs(S, pairs)
-        S_ap, hardest = torch.where(pairs.positive, S, inf).min(dim=1)
+        candidates = torch.where(pairs.positive, S, inf)
+        S_ap = candidates.amin(dim=1, keepdim=True)
+        hardest = first_equal_(candidates, S_ap)
         has_positive = S_ap < inf
-        S_ap = torch.where(has_positive, S_ap, 0).unsqueeze(1)
+        S_ap = torch.where(has_positive, S_ap, 0)
         _, inverse = safe_distance(S)
-        inverse_ap = inverse.gather(1, hardest.unsqueeze(1)).mul_(has_positive.unsqueeze(1))
+        inverse_ap = inverse.gather(1, hardest.unsqueeze(1)).mul_(has_positive)
         cosine, q = direction_(S.index_select(0, hardest), S, S_ap, inverse, inverse_ap)
         pulls = S.sub_(self.margin).mul(-self.alpha)
         pushes = S.sub_(cosine, alpha=self.gamma).mul_(self.beta)

@@ -12,7 +12,7 @@ from nearkin.losses.similarity import Measured, safe_distance
 from nearkin.losses.triplet import Triplet
 from nearkin.mining.base import as_float, places_in_rows
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
 """Triplets looked at together: they fit into a processor's cache."""
 
 

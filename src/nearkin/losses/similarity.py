@@ -104,9 +104,10 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         refuse_second_derivative()
         units, inverse = ctx.saved_tensors
-        radial = (units * gradient).sum(dim=-1, keepdim=True)
-        towards_rows: Tensor = (units * radial).neg_().add_(gradient).mul_(inverse)
-        return towards_rows
+        scratch = units * gradient
+        radial = scratch.sum(dim=-1, keepdim=True)
+        torch.mul(units, radial, out=scratch)
+        return torch.sub(gradient, scratch, out=scratch).mul_(inverse)
 
 
 def normalise(rows: Tensor) -> Tensor:
@@ -256,8 +257,8 @@ def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NO
 def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Tensor:
     """``log(1 + Σ eᵗ)`` along ``dim``, and T becomes its gradient, in place.
 
-    An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`, except that ``bound``
-    only promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish.
+    An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`, but ``bound`` only
+    promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish.
 
     >>> T = torch.tensor([[0.0, 0.0, 5.0]])
     >>> log_one_plus_sum_exp_(T, dim=1, outside=Outside(mask=torch.tensor([[True, True, False]])))
