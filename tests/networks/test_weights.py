@@ -50,7 +50,7 @@ def test_a_mismatch_lists_what_is_missing_too_much_or_of_another_shape(source, t
         "1 not in the network:",
         "0.0.weights",
         "1 of another shape:",
-        "1.0.weight (5, 32, 3, 3) instead of (64, 32, 3, 3)",
+        "1.0.weight (5, 16, 3, 3) instead of (32, 16, 3, 3)",
     ]
 
 
