@@ -51,5 +51,5 @@ def test_the_readmes_test_command_is_what_ci_runs():
 def test_documents_point_to_files_that_exist():
     for document in ("README.md", "CONTRIBUTING.md"):
         text = (ROOT / document).read_text(encoding="utf-8")
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+        for target in re.findall(r"""(?:\]\(|src=")(?!https?:)([^)#"]+)""", text):
             assert (ROOT / target).exists(), f"{document} points to {target}"
