@@ -100,6 +100,7 @@ def theirs(name: str, case: Case) -> Step | None:
     """The nearest thing in pytorch-metric-learning: same family, same miner, same sizes."""
     sizes = {"num_classes": case.num_classes, "embedding_size": case.embedding_dim}
     cosine = distances.CosineSimilarity()
+    inner_product = distances.DotProductSimilarity(normalize_embeddings=False)
 
     def soft_triple() -> pml.SoftTripleLoss:
         sparse = regularizers.SparseCentersRegularizer(case.num_classes, 10)
@@ -116,7 +117,7 @@ def theirs(name: str, case: Case) -> Step | None:
             pml.GeneralizedLiftedStructureLoss(distance=cosine),
             miners.MultiSimilarityMiner(0.1),
         ),
-        "npair": lambda: (pml.NPairsLoss(), None),
+        "npair": lambda: (pml.NPairsLoss(distance=inner_product), None),
         "proxy_nca": lambda: (pml.ProxyNCALoss(**sizes, softmax_scale=9), None),
         "proxy_nca_pp": lambda: (pml.ProxyNCALoss(**sizes, softmax_scale=9), None),
         "arcface": lambda: (pml.ArcFaceLoss(**sizes), None),

@@ -32,7 +32,7 @@ class ArcFace(ProxyLoss):
     Args:
         num_classes: C.
         embedding_dim: D.
-        margin_degrees: m, in degrees, below 180.
+        margin_degrees: m, in degrees, at most 130.
         scale: s.
         generator: starts the proxies.
 
@@ -51,8 +51,8 @@ class ArcFace(ProxyLoss):
         scale: float = 64.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not 0 <= margin_degrees < 180:
-            raise ValueError(f"margin_degrees={margin_degrees} must be an angle from 0 to below 180")
+        if not 0 <= margin_degrees <= 130:  # beyond 133.5° cos θ − m sin m would no longer continue downwards
+            raise ValueError(f"margin_degrees={margin_degrees} must be an angle from 0 to 130")
         require_positive(scale=scale)
         super().__init__(num_classes, embedding_dim, generator)
         self.margin_degrees = margin_degrees

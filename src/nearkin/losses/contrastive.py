@@ -60,13 +60,14 @@ class Contrastive(MinedPairLoss):
         positive, negative = self.mine_pairs(S, pairs)
         # 2 − 2S < λ is S > 1 − λ/2, and every term is twice as large.
         boundary, slope = (self.margin, 1) if self.metric == "cosine" else (1 - self.margin / 2, 2)
-        pulled, pushed = as_float(positive, S), as_float(negative, S)
-        shortfall = torch.sub(1, S).mul_(pulled).sum()
-        excess = S.sub_(boundary).relu_().mul_(pushed)
-        violating = torch.sign(excess)
-        per_positive = slope / pulled.sum().clamp_min_(1)
-        per_violation = slope / violating.sum().clamp_min_(1)
-        value = shortfall * per_positive + excess.sum() * per_violation
+        pulled = as_float(positive, S)
+        violating = torch.gt(S, boundary, out=torch.empty_like(S)).mul_(as_float(negative, S))
+        positives, violations = pulled.sum(), violating.sum()
+        shortfall = positives - torch.dot(pulled.view(-1), S.view(-1))
+        excess = torch.dot(violating.view(-1), S.view(-1)) - boundary * violations
+        per_positive = slope / positives.clamp_min_(1)
+        per_violation = slope / violations.clamp_min_(1)
+        value = shortfall * per_positive + excess * per_violation
         if not with_weights:
             return Measured(value)
         return Measured(value, violating.mul_(per_violation).sub_(pulled.mul_(per_positive)))

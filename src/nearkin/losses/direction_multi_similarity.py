@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative
-from nearkin.losses.direction import direction
+from nearkin.losses.direction import direction_
 from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.pair import Pairs
 from nearkin.losses.similarity import Measured, Outside, log_one_plus_sum_exp_, safe_distance
 from nearkin.mining import Miner
+from nearkin.mining.base import first_equal_
 
 
 @register("direction_multi_similarity")
@@ -72,22 +73,29 @@ class DirectionMultiSimilarity(MultiSimilarity):
         if self.gamma == 0:
             return super().measure(S, pairs, with_weights)
         positive, negative = self.mine_pairs(S, pairs)
-        S_ap, hardest = torch.where(pairs.positive, S, inf).min(dim=1)
+        candidates = torch.where(pairs.positive, S, inf)
+        S_ap = candidates.amin(dim=1, keepdim=True)
+        hardest = first_equal_(candidates, S_ap)
         has_positive = S_ap < inf
-        S_ap = torch.where(has_positive, S_ap, 0).unsqueeze(1)
+        S_ap = torch.where(has_positive, S_ap, 0)
         _, inverse = safe_distance(S)
-        inverse_ap = (inverse.gather(1, hardest.unsqueeze(1))).mul_(has_positive.unsqueeze(1))
-        way = direction(S, S_ap, S[hardest], inverse, inverse_ap)
+        inverse_ap = inverse.gather(1, hardest.unsqueeze(1)).mul_(has_positive)
+        cosine, q = direction_(S.index_select(0, hardest), S, S_ap, inverse, inverse_ap)
         pulls = S.sub_(self.margin).mul(-self.alpha)
-        pushes = S.sub_(way.cosine, alpha=self.gamma).mul_(self.beta)
-        reach = 1 + self.margin + self.gamma
-        per_anchor = log_one_plus_sum_exp_(pulls, 1, self.alpha * reach, Outside(positive)).div_(self.alpha)
-        per_anchor += log_one_plus_sum_exp_(pushes, 1, self.beta * reach, Outside(negative)).div_(self.beta)
+        pushes = S.sub_(cosine, alpha=self.gamma).mul_(self.beta)
+        most_pull = self.alpha * (1 + self.margin)
+        most_push = self.beta * max(0, 1 - self.margin + self.gamma)
+        per_anchor = log_one_plus_sum_exp_(pulls, 1, most_pull, Outside(positive)).div_(self.alpha)
+        per_anchor += log_one_plus_sum_exp_(pushes, 1, most_push, Outside(negative)).div_(self.beta)
         value = per_anchor.sum() / pairs.anchors
         if not with_weights:
             return Measured(value)
-        to_positive = (way.by_ap.mul_(pushes)).sum(dim=1, keepdim=True).mul_(-self.gamma)
-        weights = way.by_an.mul_(-self.gamma).add_(1).mul_(pushes).sub_(pulls)
-        weights.index_add_(0, hardest, way.by_pn.mul_(pushes), alpha=-self.gamma)
-        weights.scatter_add_(1, hardest.unsqueeze(1), to_positive)
+        cosine.mul_(pushes)
+        q.mul_(pushes)
+        to_positive = (
+            cosine.sum(dim=1, keepdim=True).mul_(inverse_ap.square()).sub_(q.sum(dim=1, keepdim=True))
+        )
+        weights = pushes.sub_(pulls).addcmul_(cosine, inverse.square_(), value=-self.gamma)
+        weights.add_(q, alpha=self.gamma).index_add_(0, hardest, q, alpha=-self.gamma)
+        weights.scatter_add_(1, hardest.unsqueeze(1), to_positive.mul_(-self.gamma))
         return Measured(value, weights.div_(pairs.anchors))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative
-from nearkin.losses.direction import direction
+from nearkin.losses.direction import direction_
 from nearkin.losses.proxy_nca import ProxyNCA
 from nearkin.losses.similarity import (
     Measured,
@@ -81,14 +81,18 @@ class DirectionProxyNCA(ProxyNCA):
         S, between = S.chunk(2)
         S_own = S.gather(1, own)
         _, inverse = safe_distance(S)
-        way = direction(S, S_own, between, inverse, inverse.gather(1, own))
-        others = (S * slope).sub_(way.cosine, alpha=self.gamma)
-        value = (
-            log_sum_exp_(others, 1, slope + self.gamma, Outside(columns=own)) - slope * S_own.squeeze(1)
-        ).mean()
+        inverse_own = inverse.gather(1, own)
+        cosine, q = direction_(between, S, S_own, inverse, inverse_own)
+        others = S.mul_(slope).sub_(cosine, alpha=self.gamma)
+        among_others = log_sum_exp_(others, 1, slope + self.gamma, Outside(columns=own))
+        value = (among_others - slope * S_own.squeeze(1)).mean()
         if not with_weights:
             return Measured(value)
         others.div_(len(labels))
-        to_own = way.by_ap.mul_(others).sum(dim=1, keepdim=True).mul_(-self.gamma).sub_(slope / len(labels))
-        to_samples = way.by_an.mul_(-self.gamma).add_(slope).mul_(others).scatter_(1, own, to_own)
-        return Measured(value, torch.cat([to_samples, way.by_pn.mul_(others).mul_(-self.gamma)]))
+        cosine.mul_(others)
+        q.mul_(others)
+        to_own = cosine.sum(dim=1, keepdim=True).mul_(inverse_own.square()).sub_(q.sum(dim=1, keepdim=True))
+        to_own = to_own.mul_(-self.gamma).sub_(slope / len(labels))
+        to_samples = others.mul_(slope).addcmul_(cosine, inverse.square_(), value=-self.gamma)
+        to_samples.add_(q, alpha=self.gamma).scatter_(1, own, to_own)
+        return Measured(value, torch.cat([to_samples, q.mul_(-self.gamma)]))

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative
-from nearkin.losses.direction import direction
+from nearkin.losses.direction import direction_
 from nearkin.losses.pair import Pairs
 from nearkin.losses.similarity import Measured, safe_distance
 from nearkin.losses.triplet import Triplet
+from nearkin.mining.base import as_float, places_in_rows
 
-_CHUNK = 1 << 19
+_CHUNK = 1 << 18
 """Triplets looked at together: they fit into a processor's cache."""
 
 
@@ -50,26 +51,66 @@ class DirectionTriplet(Triplet):
         self.gamma = gamma
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """All triplets, some positive pairs at a time; each triplet weighs on three similarities."""
-        anchor, kin = pairs.positive.nonzero(as_tuple=True)
+        """All triplets, one positive of some anchors at a time."""
+        anchor, column = pairs.positive.nonzero().unbind(dim=1)
         if self.gamma == 0 or not len(anchor):
             return super().measure(S, pairs, with_weights)
-        _, inverse = safe_distance(S)
-        total, count = S.new_zeros(()), S.new_zeros(())
-        weights = torch.zeros_like(S) if with_weights else None
+        # Anchors with most positives come first: those that have a k-th one are then a slice, not a copy.
+        place = places_in_rows(anchor, len(S))
+        most = int(place.max()) + 1
+        in_row, order = anchor.bincount(minlength=len(S)).sort(descending=True)
+        kin = column.new_zeros(len(S), most).index_put_((anchor, place), column)[order]
+        sums = _Sums(S, order, as_float(pairs.negative[order], S), with_weights)
         at_once = max(1, _CHUNK // S.shape[1])
-        for a, p in zip(anchor.split(at_once), kin.split(at_once), strict=True):
-            S_an, S_ap = S[a], S[a, p].unsqueeze(1)
-            way = direction(S_an, S_ap, S[p], inverse[a], inverse[a, p].unsqueeze(1))
-            terms = (S_an - S_ap).mul_(2).add_(self.margin).sub_(way.cosine, alpha=self.gamma)
-            active = (terms > 0) & pairs.negative[a]
-            total += torch.where(active, terms, 0).sum()
-            count += active.sum()
-            if weights is not None:
-                active = active.to(S.dtype)
-                to_positive = (way.by_ap * active).sum(dim=1).mul_(-self.gamma) - 2 * active.sum(dim=1)
-                weights.index_add_(0, a, way.by_an.mul_(-self.gamma).add_(2).mul_(active))
-                weights.index_add_(0, p, way.by_pn.mul_(active), alpha=-self.gamma)
-                weights.index_put_((a, p), to_positive, accumulate=True)
-        share = 1 / count.clamp_min(1)
-        return Measured(total * share, None if weights is None else weights.mul_(share))
+        for k in range(most):
+            have_it = int((in_row > k).sum())
+            for start in range(0, have_it, at_once):
+                part = slice(start, min(start + at_once, have_it))
+                sums.add(part, kin[part, k], self.margin, self.gamma)
+        return sums.measured()
+
+
+class _Sums:
+    """What the triplets add up to; each weighs on three similarities: S_ap, S_an and S_pn.
+
+    Args:
+        S: ``(B, R)``, square.
+        order: ``(B,)``, the order of the anchors.
+        strangers: ``(B, R)`` ones and zeros, in that order.
+        with_weights: whether the weights are wanted.
+    """
+
+    def __init__(self, S: Tensor, order: Tensor, strangers: Tensor, with_weights: bool) -> None:
+        self.S, self.order, self.strangers = S, order, strangers
+        self.rows = S[order]
+        self.inverse = safe_distance(self.rows)[1]
+        self.total, self.count = S.new_zeros(()), S.new_zeros(())
+        self.to_rows = torch.zeros_like(S) if with_weights else None
+        self.to_kin = torch.zeros_like(S) if with_weights else None
+
+    def add(self, part: slice, kin: Tensor, margin: float, gamma: float) -> None:
+        """Add the triplets of the anchors ``part`` with one positive each, ``kin``."""
+        S_an, inverse_an, column = self.rows[part], self.inverse[part], kin.unsqueeze(1)
+        S_ap, inverse_ap = S_an.gather(1, column), inverse_an.gather(1, column)
+        cosine, q = direction_(self.S.index_select(0, kin), S_an, S_ap, inverse_an, inverse_ap)
+        terms = torch.mul(S_an, 2).add_(margin - 2 * S_ap).sub_(cosine, alpha=gamma)
+        active = torch.gt(terms, 0, out=torch.empty_like(terms)).mul_(self.strangers[part])
+        in_rows = active.sum(dim=1, keepdim=True)
+        self.total += terms.mul_(active).sum()
+        self.count += in_rows.sum()
+        if self.to_rows is None or self.to_kin is None:
+            return
+        q.mul_(active)
+        cosine.mul_(active)
+        by_ap = cosine.sum(dim=1, keepdim=True).mul_(inverse_ap.square()).sub_(q.sum(dim=1, keepdim=True))
+        by_an = cosine.mul_(inverse_an).mul_(inverse_an).sub_(q)
+        self.to_rows[part].add_(active, alpha=2).sub_(by_an, alpha=gamma)
+        self.to_rows[part].scatter_add_(1, column, by_ap.mul_(-gamma).sub_(in_rows, alpha=2))
+        self.to_kin.index_add_(0, kin, q, alpha=-gamma)
+
+    def measured(self) -> Measured:
+        """The mean over the active triplets."""
+        share = 1 / self.count.clamp_min_(1)
+        if self.to_rows is None or self.to_kin is None:
+            return Measured(self.total * share)
+        return Measured(self.total * share, self.to_kin.index_add_(0, self.order, self.to_rows).mul_(share))

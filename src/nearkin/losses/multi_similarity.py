@@ -68,8 +68,8 @@ class MultiSimilarity(MinedPairLoss):
         positive, negative = self.mine_pairs(S, pairs)
         pulls = S.sub_(self.margin).mul(-self.alpha)
         pushes = S.mul_(self.beta)
-        reach = 1 + self.margin
-        per_anchor = log_one_plus_sum_exp_(pulls, 1, self.alpha * reach, Outside(positive)).div_(self.alpha)
-        per_anchor += log_one_plus_sum_exp_(pushes, 1, self.beta * reach, Outside(negative)).div_(self.beta)
+        most_pull, most_push = self.alpha * (1 + self.margin), self.beta * max(0, 1 - self.margin)
+        per_anchor = log_one_plus_sum_exp_(pulls, 1, most_pull, Outside(positive)).div_(self.alpha)
+        per_anchor += log_one_plus_sum_exp_(pushes, 1, most_push, Outside(negative)).div_(self.beta)
         value = per_anchor.sum() / pairs.anchors
         return Measured(value, pushes.sub_(pulls).div_(pairs.anchors) if with_weights else None)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.pair import PairLoss, Pairs
-from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
+from nearkin.losses.similarity import Measured, Outside, Side, log_sum_exp_, through_similarities
+from nearkin.losses.softmax import cross_entropy_
 
 
 @register("npair")
@@ -49,7 +50,12 @@ class NPair(PairLoss):
         self.pairs = pairs
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """A softplus per anchor; a pair's weight is its share of its sum times the anchor's sigmoid."""
+        """A softplus per anchor; a pair's weight is its share of its sum times the anchor's sigmoid.
+
+        With one positive, softplus(LSE_N − S_ap) is the cross-entropy of the row.
+        """
+        if self.pairs == "one_per_class":
+            return Measured(*cross_entropy_(S, torch.arange(len(S), device=S.device)))
         pulls, pushes = -S, S
         per_anchor = log_sum_exp_(pushes, 1, outside=Outside(pairs.negative))
         per_anchor += log_sum_exp_(pulls, 1, outside=Outside(pairs.positive))
@@ -98,16 +104,19 @@ class NPair(PairLoss):
         if labels.dim() == 2:
             raise ValueError('pairs="one_per_class" needs one label per sample, not a multi-hot matrix')
         rows = self._side(embeddings).rows
-        others, other_labels = (rows, labels)
-        if references is not None and reference_labels is not None:
-            others, other_labels = references, reference_labels
         anchor, partner = one_per_class(labels, reference_labels)
-        value = super()._evaluate(
-            measure,
-            rows.index_select(0, anchor),
-            labels[anchor],
-            others.index_select(0, partner),
-            other_labels[partner],
+        classes = labels[anchor]
+        if references is None:
+            anchors, partners = rows.index_select(0, torch.cat([anchor, partner])).chunk(2)
+        else:
+            others = self._side(references.to(rows.dtype), "references").rows
+            anchors, partners = rows.index_select(0, anchor), others.index_select(0, partner)
+        if not len(anchor):
+            return rows.sum() * 0
+        own = torch.eye(len(anchor), dtype=torch.bool, device=rows.device)
+        pairs = Pairs(own, ~own, classes, rows.shape[1], len(anchor))
+        value = through_similarities(
+            lambda S, with_weights: measure(S, pairs, with_weights), Side(anchors), Side(partners)
         )
         if self.l2 == 0 or len(anchor) < 2:
             return value

@@ -104,7 +104,10 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         refuse_second_derivative()
         units, inverse = ctx.saved_tensors
-        return _through_units_(gradient.clone(), units, inverse, gradient.new_ones(()))
+        scratch = units * gradient
+        radial = scratch.sum(dim=-1, keepdim=True)
+        torch.mul(units, radial, out=scratch)
+        return torch.sub(gradient, scratch, out=scratch).mul_(inverse)
 
 
 def normalise(rows: Tensor) -> Tensor:
@@ -212,10 +215,11 @@ class Outside(NamedTuple):
         return T if self.mask is None else T.mul_(as_float(self.mask, T))
 
     def drop_(self, T: Tensor) -> Tensor:
-        """Make the entries outside −∞, in place."""
+        """Make the entries outside the lowest number there is, in place."""
+        lowest = torch.finfo(T.dtype).min
         if self.columns is not None:
-            T.scatter_(1, self.columns, -inf)
-        return T if self.mask is None else T.masked_fill_(~self.mask, -inf)
+            T.scatter_(1, self.columns, lowest)
+        return T if self.mask is None else T.masked_fill_(~self.mask, lowest)
 
 
 _NONE = Outside()
@@ -230,7 +234,7 @@ def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NO
         T: the exponents.
         dim: the dimension to sum.
         bound: a promise that ``|t| ≤ bound``. Cosines have one, and where ``e^{±bound}`` is a comfortable
-            number nothing has to be shifted. (e^{−∞} is slow to compute: entries are dropped later.)
+            number nothing has to be shifted.
         outside: what is not in the sum.
 
     >>> T = torch.tensor([[0.0, 0.0, 5.0]])
@@ -244,8 +248,8 @@ def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NO
         total = outside.zero_(T.exp_()).sum(dim=dim, keepdim=True)
         T.div_(total.clamp_min(tiny))
         return total.log_().squeeze(dim)
-    shift = outside.drop_(T).amax(dim=dim, keepdim=True).clamp_min_(torch.finfo(T.dtype).min)
-    total = T.sub_(shift).exp_().sum(dim=dim, keepdim=True)
+    shift = outside.drop_(T).amax(dim=dim, keepdim=True)
+    total = outside.zero_(_exp_(T.sub_(shift))).sum(dim=dim, keepdim=True)
     T.div_(total.clamp_min(tiny))
     return shift.add_(total.log_()).squeeze(dim)
 
@@ -253,7 +257,8 @@ def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NO
 def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Tensor:
     """``log(1 + Σ eᵗ)`` along ``dim``, and T becomes its gradient, in place.
 
-    An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`.
+    An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`, but ``bound`` only
+    promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish.
 
     >>> T = torch.tensor([[0.0, 0.0, 5.0]])
     >>> log_one_plus_sum_exp_(T, dim=1, outside=Outside(mask=torch.tensor([[True, True, False]])))
@@ -266,9 +271,18 @@ def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outs
         T.div_(total + 1)
         return total.log1p_().squeeze(dim)
     shift = outside.drop_(T).amax(dim=dim, keepdim=True).clamp_min_(0)
-    beyond_one = T.sub_(shift).exp_().sum(dim=dim, keepdim=True).add_(torch.expm1(-shift))
+    total = outside.zero_(_exp_(T.sub_(shift))).sum(dim=dim, keepdim=True)
+    beyond_one = total.add_(torch.expm1(-shift))
     T.div_(beyond_one + 1)
     return shift.add_(beyond_one.log1p_()).squeeze(dim)
+
+
+def _exp_(T: Tensor) -> Tensor:
+    """``eᵗ`` for ``t ≤ 0`` in place, not below the root of the smallest number: underflow is slow.
+
+    Even a billion such terms are lost beside the largest, which is 1.
+    """
+    return T.clamp_(min=log(torch.finfo(T.dtype).tiny) / 2).exp_()
 
 
 def _exponentials_fit(T: Tensor, dim: int, bound: float) -> bool:

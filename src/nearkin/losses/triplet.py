@@ -74,16 +74,16 @@ def _count_listed(
     S: Tensor, triplets: Triplets, margin: float, with_weights: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The sum over listed triplets of ``[S_an − S_ap + margin]₊``, how many are above 0, and ∂sum/∂S."""
-    anchor, kin, stranger = triplets
-    terms = (S[anchor, stranger] - S[anchor, kin]).add_(margin).relu_()
-    active = (terms > 0).to(S.dtype)
+    start = triplets.anchor * S.shape[1]
+    to_kin, to_stranger = start + triplets.positive, start.add_(triplets.negative)
+    entries = S.view(-1)
+    terms = entries.index_select(0, to_stranger).sub_(entries.index_select(0, to_kin)).add_(margin).relu_()
+    active = terms.sign()
     memberships = None
     if with_weights:
         # Whole numbers, so that the order of the additions (undefined on CUDA) does not matter.
-        columns = S.shape[1]
         memberships = torch.zeros_like(S)
-        memberships.view(-1).index_add_(0, anchor * columns + stranger, active)
-        memberships.view(-1).index_add_(0, anchor * columns + kin, active, alpha=-1)
+        memberships.view(-1).index_add_(0, to_stranger, active).index_add_(0, to_kin, active, alpha=-1)
     return terms.sum(), active.sum(), memberships
 
 

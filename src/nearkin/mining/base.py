@@ -90,6 +90,19 @@ def compared(comparison: Callable[..., Tensor], values: Tensor, bound: Tensor) -
     return comparison(values, bound, out=torch.empty_like(values)).to(torch.bool)
 
 
+def first_equal_(rows: Tensor, value: Tensor) -> Tensor:
+    """The first column of each row ``(B, R)`` that equals its ``value`` ``(B, 1)``; overwrites the rows.
+
+    With ``value`` a maximum this is ``argmax``, several times quicker on a processor.
+
+    >>> first_equal_(torch.tensor([[1.0, 3.0, 3.0]]), torch.tensor([[3.0]]))
+    tensor([1])
+    """
+    columns = rows.shape[1]
+    countdown = torch.arange(columns, 0, -1, dtype=rows.dtype, device=rows.device)
+    return columns - torch.eq(rows, value, out=rows).mul_(countdown).amax(dim=1).long()
+
+
 def places_in_rows(rows: Tensor, num_rows: int) -> Tensor:
     """The place of each entry among the entries of its row, for ``rows`` in ascending order.
 

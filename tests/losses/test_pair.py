@@ -1,0 +1,123 @@
+"""What is particular to losses over pairs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nearkin import losses, mining
+from nearkin.losses.testing import LABELS, batch
+
+PAIR_LOSSES = [name for name in losses.names() if not losses.describe(name).needs_classes]
+OTHER_MINERS = ["all", "hard", "semi_hard", "distance_weighted", "multi_similarity", "random"]
+
+
+@pytest.mark.parametrize("miner", OTHER_MINERS)
+@pytest.mark.parametrize("name", ["contrastive", "multi_similarity", "lifted_structure", "triplet", "margin"])
+def test_any_miner_serves_any_loss(name, miner):
+    loss = losses.build(name, mining=mining.build(miner))
+    x = batch().requires_grad_()
+    value = loss(x, LABELS)
+    value.backward()
+    assert value > 0
+    assert torch.isfinite(x.grad).all()
+    assert x.grad.any()
+
+
+@pytest.mark.parametrize("name", PAIR_LOSSES)
+def test_a_shared_label_makes_a_pair_positive(name):
+    """Two labels each, and the masks that follow from them."""
+    x = batch()[:4]
+    multi_hot = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1]])
+    share = multi_hot @ multi_hot.T > 0
+    seen = {}
+    loss = losses.build(name)
+
+    class Spy:
+        def __call__(self, similarities, positive, negative, **_):
+            seen.update(positive=positive.clone(), negative=negative.clone())
+            return mining.Masks(positive, negative)
+
+    if isinstance(loss, losses.MinedPairLoss):
+        loss.miner = Spy()
+    assert torch.isfinite(loss(x, multi_hot))
+    if seen:
+        assert torch.equal(seen["positive"], share & ~torch.eye(4, dtype=torch.bool))
+        assert torch.equal(seen["negative"], ~share)
+
+
+@pytest.mark.parametrize("name", [name for name in PAIR_LOSSES if not name.startswith("direction")])
+def test_a_copy_of_the_batch_as_references_keeps_the_diagonal(name):
+    """Everybody then has itself as a positive: no pair is excluded when there are references."""
+    x = batch(torch.float64)
+    loss = losses.build(name)
+    weights = loss.pair_weights(x, LABELS, references=x, reference_labels=LABELS)
+    assert weights.shape == (len(LABELS), len(LABELS))
+    alone = loss.pair_weights(x[:1], LABELS[:1], references=x[5:6], reference_labels=LABELS[:1])
+    assert alone.shape == (1, 1)
+
+
+def test_contrastive_against_references_by_hand():
+    x = torch.tensor([[1.0, 0.0]])
+    gallery = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+    value = losses.Contrastive(margin=0.5)(
+        x, torch.tensor([0]), references=gallery, reference_labels=torch.tensor([0, 0, 1])
+    )
+    torch.testing.assert_close(value, torch.tensor((0 + 0.4) / 2 + 0.3))
+
+
+def test_one_pair_per_class_against_references():
+    x, y = batch(torch.float64), LABELS
+    gallery, z = batch(torch.float64, seed=1)[:8], torch.tensor([3, 1, 1, 0, 3, 7, 0, 39])
+    loss = losses.NPair(pairs="one_per_class", l2=0.0)
+    value = loss(x, y, references=gallery, reference_labels=z)
+    couples = [(0, 3), (3, 1), (6, 0), (10, 7)]  # the first of each class that both sides have
+    expected = torch.stack(
+        [
+            torch.log1p(sum(torch.exp(x[a] @ gallery[q] - x[a] @ gallery[p]) for b, q in couples if b != a))
+            for a, p in couples
+        ]
+    ).mean()
+    torch.testing.assert_close(value, expected)
+    weights = loss.pair_weights(x, y, references=gallery, reference_labels=z)
+    assert weights.shape == (12, 8)
+    assert (weights != 0).sum() == 16
+    with pytest.raises(ValueError, match="multi-hot"):
+        loss(x, torch.eye(12, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"references": batch()}, "come together"),
+        ({"reference_labels": LABELS}, "come together"),
+        ({"references": batch()[:, :3], "reference_labels": LABELS}, "references have 3 columns"),
+        ({"references": batch(), "reference_labels": LABELS[:3]}, "3 reference_labels for 12"),
+        ({"references": batch(), "reference_labels": torch.eye(12).long()}, "of the same kind"),
+        ({"references": batch() * float("nan"), "reference_labels": LABELS}, "references contain NaN"),
+    ],
+)
+def test_wrong_references_are_refused(keywords, message):
+    with pytest.raises(ValueError, match=message):
+        losses.build("contrastive")(batch(), LABELS, **keywords)
+
+
+def test_generator_state_is_a_tensor_in_the_state_dict():
+    state = losses.build("margin").state_dict()
+    assert state["_extra_state"].dtype == torch.uint8
+    assert "_extra_state" not in losses.build("nca").state_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "keywords"), [("triplet", {"mining": "all"}), ("lifted_structure", {}), ("multi_similarity", {})]
+)
+def test_a_batch_of_4096(name, keywords):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(1024).repeat_interleave(4)
+    x = torch.randn(1024, 512, generator=generator)[labels] + torch.randn(4096, 512, generator=generator)
+    x.requires_grad_()
+    value = losses.build(name, **keywords)(x, labels)
+    value.backward()
+    assert value > 0
+    assert torch.isfinite(x.grad).all()

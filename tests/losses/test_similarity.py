@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nearkin.losses.similarity import (
+    Measured,
+    Outside,
+    Side,
+    log_one_plus_sum_exp_,
+    log_sum_exp_,
+    normalise,
+    safe_distance,
+    through_similarities,
+)
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def cubes(S: torch.Tensor, with_weights: bool) -> Measured:
+    return Measured(S.pow(3).sum(), 3 * S.square() if with_weights else None)
+
+
+@pytest.mark.parametrize("norms", [True, False], ids=["units", "raw"])
+@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3)])
+def test_weights_reach_both_sides(shape, norms):
+    def side(rows):
+        return Side(rows, rows.detach().norm(dim=-1, keepdim=True) if norms else None)
+
+    def of_both(left, right):
+        return through_similarities(cubes, side(left), side(right))
+
+    def of_itself(rows):
+        return through_similarities(cubes, side(rows))
+
+    left, right = random(*shape).requires_grad_(), random(*shape, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(of_both, (left, right))
+    assert torch.autograd.gradcheck(of_itself, (left,))
+
+
+def test_gradient_is_scaled_by_what_comes_from_above():
+    x = random(4, 3).requires_grad_()
+    (plain,) = torch.autograd.grad(through_similarities(cubes, Side(x)), x)
+    (scaled,) = torch.autograd.grad(7 * through_similarities(cubes, Side(x)), x)
+    torch.testing.assert_close(scaled, 7 * plain)
+
+
+def test_a_graph_can_be_used_twice():
+    x = random(4, 3).requires_grad_()
+    value = through_similarities(cubes, Side(x, x.detach().norm(dim=1, keepdim=True)))
+    (first,) = torch.autograd.grad(value, x, retain_graph=True)
+    first = first.clone()
+    (second,) = torch.autograd.grad(value, x)
+    assert torch.equal(first, second)
+
+
+def test_zero_rows_stay_zero_without_gradient():
+    x = random(3, 4)
+    x[1] = 0
+    x.requires_grad_()
+    units = normalise(x)
+    (units * random(3, 4, seed=1)).sum().backward()
+    assert not units[1].any()
+    assert not x.grad[1].any()
+    assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("bound", [50.0, float("inf")], ids=["bounded", "shifted"])
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("kind", ["mask", "columns", "none"])
+def test_sums_of_exponentials(bound, dim, kind):
+    T = 10 * random(6, 5)
+    mask = random(6, 5, seed=2) > 0
+    mask[2] = False
+    mask[:, 1] = False
+    columns = torch.tensor([[0], [1], [4], [4], [2], [0]])
+    inside = {"mask": mask, "columns": torch.ones(6, 5, dtype=torch.bool).scatter(1, columns, False)}.get(
+        kind
+    )
+    outside = {"mask": Outside(mask=mask), "columns": Outside(columns=columns)}.get(kind, Outside())
+    exact = T.clone().requires_grad_()
+    kept = exact if inside is None else exact.masked_fill(~inside, -torch.inf)
+    with_one = torch.cat([kept, torch.zeros(1, 5) if dim == 0 else torch.zeros(6, 1)], dim=dim)
+    for function, terms in ((log_sum_exp_, kept), (log_one_plus_sum_exp_, with_one)):
+        expected = terms.logsumexp(dim)
+        (gradient,) = torch.autograd.grad(expected[expected > -torch.inf].sum(), exact, retain_graph=True)
+        weights = T.clone()
+        torch.testing.assert_close(function(weights, dim, bound, outside), expected.detach())
+        torch.testing.assert_close(weights, gradient.nan_to_num(0))
+
+
+@pytest.mark.parametrize("function", [log_sum_exp_, log_one_plus_sum_exp_])
+def test_huge_exponents_without_a_bound(function):
+    T = torch.tensor([[1e4, 1e4, -1e4]])
+    torch.testing.assert_close(function(T, 1), torch.tensor([1e4 + 0.6931]))
+    torch.testing.assert_close(T, torch.tensor([[0.5, 0.5, 0.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_distance_of_the_same_is_zero_and_has_no_slope(dtype):
+    eps = torch.finfo(dtype).eps
+    D, inverse = safe_distance(torch.tensor([1.0, 1 + eps, 1 - eps, 0.0, -1.0], dtype=dtype))
+    torch.testing.assert_close(D, torch.tensor([0, 0, 0, 2**0.5, 2], dtype=dtype))
+    torch.testing.assert_close(inverse, torch.tensor([0, 0, 0, 0.5**0.5, 0.5], dtype=dtype))
