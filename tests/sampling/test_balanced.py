@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearkin.sampling import BalancedSampler
+from nearkin.sampling import BalancedSampler, HardClassesSampler, HardNeighboursSampler
 
 
 def labels_of(sizes):
@@ -71,16 +71,18 @@ def test_a_class_too_large_for_the_rule_sits_out_with_its_surplus():
     assert seen == set(range(112))
 
 
+@pytest.mark.parametrize("kind", [BalancedSampler, HardClassesSampler, HardNeighboursSampler])
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=15),
     K=st.integers(1, 6),
     P=st.integers(1, 6),
     seed=st.integers(0, 1000),
 )
-def test_the_rule_holds_whatever_the_class_sizes(sizes, K, P, seed):
+def test_the_rule_holds_whatever_the_class_sizes(kind, sizes, K, P, seed):
     if len(sizes) < P:
         sizes = sizes + [3] * (P - len(sizes))
-    sampler = BalancedSampler(labels_of(sizes), batch_size=P * K, images_per_class=K, seed=seed)
+    sampler = kind(labels_of(sizes), batch_size=P * K, images_per_class=K, seed=seed)
+    sampler.refresh(torch.randn(sum(sizes), 4, generator=torch.Generator().manual_seed(seed)))
     batches = sampler.plan(0)
     counts = [class_counts(sampler, batch) for batch in batches]
     assert all(max(count.values()) <= K for count in counts)

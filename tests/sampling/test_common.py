@@ -18,8 +18,16 @@ LABELS = 100 - 3 * torch.arange(12).repeat_interleave(torch.tensor([1, 2, 3, 4, 
 LABELS = LABELS[torch.randperm(len(LABELS), generator=torch.Generator().manual_seed(5))]
 
 
-def build(name, labels=LABELS, batch_size=10, **keywords):
-    return sampling.build(name, labels, batch_size=batch_size, **keywords)
+def build(case, labels=LABELS, batch_size=10, **keywords):
+    name, _, refreshed = case.partition(" ")
+    sampler = sampling.build(name, labels, batch_size=batch_size, **keywords)
+    if refreshed:
+        sampler.refresh(torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(1)))
+    return sampler
+
+
+# A sampler that looks at embeddings must keep every promise before it has seen any, and after.
+CASES = NAMES + [f"{name} refreshed" for name in NAMES if build(name).needs_embeddings(epoch=0)]
 
 
 def epoch_of(sampler, epoch=0):
@@ -27,7 +35,7 @@ def epoch_of(sampler, epoch=0):
     return list(sampler)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 class TestEverySampler:
     def test_no_image_twice_in_an_epoch(self, name):
         images = [image for batch in epoch_of(build(name)) for image in batch]
@@ -92,6 +100,12 @@ class TestEverySampler:
         assert resumed.state_dict() == {"epoch": 3, "batch": 0}
         assert list(resumed) == whole
 
+    def test_a_resumed_sampler_needs_no_new_embeddings(self, name):
+        sampler = build(name)
+        resumed = build(name.partition(" ")[0])
+        resumed.load_tensors(sampler.tensors())
+        assert epoch_of(resumed, 2) == epoch_of(sampler, 2)
+
     def test_resumes_by_batches_trained_on_where_workers_ran_ahead(self, name):
         dataset = torch.arange(len(LABELS))
         whole = epoch_of(build(name), 1)
@@ -143,7 +157,7 @@ class TestEverySampler:
             build(name, **keywords)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 @given(
     sizes=st.lists(st.integers(2, 9), min_size=5, max_size=12),
     lonely=st.integers(0, 5),

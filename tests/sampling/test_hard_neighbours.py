@@ -63,19 +63,6 @@ def test_the_batch_of_a_group_holds_the_first_negatives_of_its_images():
     assert sorted(batches.flatten().tolist()) == list(range(24))
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_uneven_classes_keep_the_promises_of_balanced(seed):
-    sizes = torch.randint(1, 30, (24,), generator=torch.Generator().manual_seed(seed))
-    sampler = build(sizes, seed=seed, neighbours=7)
-    sampler.refresh(embed(sampler, spread=1.0, seed=seed))
-    balanced = BalancedSampler(sampler.labels, batch_size=12, images_per_class=3)
-    batches = sampler.plan(0)
-    images = torch.cat(batches)
-    assert len(images.unique()) == len(images) == balanced.images_per_epoch
-    assert [len(batch) for batch in batches] == balanced.batch_sizes
-    assert all(sampler.labels[batch].unique(return_counts=True)[1].max() <= 3 for batch in batches)
-
-
 def test_batches_are_harder_than_balanced_ones():
     """Measured by what a loss sees: how similar the most similar negative of an image is in its batch."""
     sampler = build([6] * 24, mining="hard")
@@ -93,15 +80,6 @@ def test_batches_are_harder_than_balanced_ones():
     sampler.refresh(embeddings)
     mined = sum(hardness(sampler.plan(epoch)) for epoch in range(5)) / 5
     assert mined > random + 0.1
-
-
-def test_all_ranks_agree_after_the_same_refresh():
-    whole = build([6] * 24)
-    ranks = [build([6] * 24, rank=rank, world_size=2) for rank in range(2)]
-    for sampler in (whole, *ranks):
-        sampler.refresh(embed(sampler))
-    for batch, first, second in zip(whole, *ranks, strict=True):
-        assert first + second == batch
 
 
 def test_a_resumed_sampler_has_its_negatives():

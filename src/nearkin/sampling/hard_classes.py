@@ -89,11 +89,9 @@ class HardClassesSampler(BalancedSampler):
 
         Of several vectors the mean of the normalised ones counts. Proxies of a loss fit as they are.
         """
-        if vectors.ndim not in (2, 3) or len(vectors) != len(self._class_sizes):
-            raise ValueError(
-                f"class vectors must be (C, D) or (C, M, D) with C={len(self._class_sizes)}, the number of "
-                f"classes among the labels, not {tuple(vectors.shape)}"
-            )
+        if vectors.ndim not in (2, 3):
+            raise ValueError(f"class vectors must be (C, D) or (C, M, D), not {tuple(vectors.shape)}")
+        self._check_one_per_class(vectors)
         vectors = vectors.detach().float().cpu()
         if vectors.ndim == 3:
             vectors = normalize(vectors, dim=2).mean(dim=1)
@@ -105,9 +103,14 @@ class HardClassesSampler(BalancedSampler):
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Take back the class vectors that ``tensors`` gave."""
-        self._class_vectors = None
-        if "class_vectors" in tensors:
-            self.set_class_vectors(tensors["class_vectors"])
+        vectors = tensors.get("class_vectors")
+        if vectors is not None:
+            self._check_one_per_class(vectors)
+        self._class_vectors = vectors  # to the last bit, so that a resumed epoch has the same plan
+
+    def _check_one_per_class(self, vectors: Tensor) -> None:
+        if len(vectors) != (classes := len(self._class_sizes)):
+            raise ValueError(f"{len(vectors)} class vectors for {classes} classes among the labels")
 
     def _compose(self, group_class: Tensor, group_images: Tensor, generator: torch.Generator) -> Tensor:
         if self._class_vectors is None:
