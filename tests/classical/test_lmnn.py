@@ -37,13 +37,25 @@ def test_loss_is_the_sum_over_all_triplets(small):
 
 
 @pytest.mark.parametrize("push", [0.0, 0.5, 1.0])
-def test_gradient(small, push):
+@pytest.mark.parametrize("softness", [0.0, 0.5])
+def test_gradient(small, push, softness):
     margins = Margins.of(*small, 3, push)
     g = np.random.default_rng(1).normal(size=15) * 0.5
-    error = optimize.check_grad(
-        lambda g: margins.loss(g.reshape(3, 5))[0], lambda g: margins.loss(g.reshape(3, 5))[1].ravel(), g
-    )
-    assert error < 1e-4 * (1 + np.linalg.norm(margins.loss(g.reshape(3, 5))[1]))
+
+    def loss(g):
+        value, gradient = margins.loss(g.reshape(3, 5), softness=softness)
+        return value, gradient.ravel()
+
+    error = optimize.check_grad(lambda g: loss(g)[0], lambda g: loss(g)[1], g)
+    assert error < 1e-4 * (1 + np.linalg.norm(loss(g)[1]))
+
+
+def test_a_softer_hinge_is_lower_by_no_more_than_half_its_width(small):
+    margins = Margins.of(*small, 3, 1.0)
+    G = np.random.default_rng(1).normal(size=(3, 5)) * 0.5
+    exact, soft = margins.loss(G)[0], margins.loss(G, softness=0.01)[0]
+    assert exact - 0.005 * margins.active_triplets(G) <= soft <= exact
+    assert soft == pytest.approx(exact, rel=0.02)
 
 
 def test_a_list_of_candidates_that_holds_all_impostors_changes_nothing(small):

@@ -17,6 +17,11 @@ from nearkin.classical.neighbourhood import Sorted
 from nearkin.classical.pairwise import SquaredDistances, row_blocks
 
 SPARSE_SHARE = 0.02  # below this share of all pairs, measuring listed pairs beats one big matrix product
+SOFTNESSES = (
+    0.3,
+    0.03,
+    0.003,
+)  # L-BFGS gets stuck in the hinge's corners: they are rounded off, less and less
 REFRESH = 30  # iterations on one list of candidates before the impostors are sought again
 REACHES = (1.3, 1.1, 1.05, 1.02)  # how much further than the margin to look: the widest that stays sparse
 
@@ -87,28 +92,38 @@ class LMNN(SupervisedLearner):
             raise ValueError(f"n_neighbors must be 1 or more, got {self.n_neighbors}")
         whitening = Whitening.of(X)
         margins = Margins.of(X, labels, self.n_neighbors, self.push, whitening.points(X))
-        G = whitening.inwards(initial_map(X, labels, self.n_components, self.init))
-        value = margins.loss(G)[0]
-        candidates: Array | None = None
-        self.n_iter_ = 0
-        while self.n_iter_ < self.max_iter:
-            candidates = margins.candidates(G, candidates)
-            left = self.max_iter - self.n_iter_
-            end = descend(
-                partial(margins.loss, candidates=candidates),
-                G,
-                max_iter=left if candidates is None else min(REFRESH, left),
-                tol=self.tol,
-            )
-            self.n_iter_ += max(1, end.n_iter)
-            before, G = value, end.G
-            value = margins.loss(G)[0]
-            small = self.tol * max(1.0, abs(value))
-            if before - value <= small and value - end.objective <= small:
-                break
-        self.objective_ = value
+        start = whitening.inwards(initial_map(X, labels, self.n_components, self.init))
+        G = self._descend(margins, start)
+        self.objective_ = margins.loss(G)[0]
         self.n_active_ = margins.active_triplets(G)
         return whitening.outwards(G)
+
+    def _descend(self, margins: Margins, G: Array) -> Array:
+        """The best map found, softness by softness, on lists of candidates renewed until none is missed."""
+        best, lowest = G, margins.loss(G)[0]
+        candidates: Array | None = None
+        self.n_iter_ = 0
+        for softness in SOFTNESSES:
+            value = margins.loss(G, softness=softness)[0]
+            while self.n_iter_ < self.max_iter:
+                candidates = margins.candidates(G, candidates)
+                left = self.max_iter - self.n_iter_
+                end = descend(
+                    partial(margins.loss, candidates=candidates, softness=softness),
+                    G,
+                    max_iter=left if candidates is None else min(REFRESH, left),
+                    tol=self.tol,
+                )
+                self.n_iter_ += max(1, end.n_iter)
+                before, G = value, end.G
+                value = margins.loss(G, softness=softness)[0]
+                small = self.tol * max(1.0, abs(value))
+                if before - value <= small and value - end.objective <= small:
+                    break
+            exact = margins.loss(G)[0]
+            if exact < lowest:
+                best, lowest = G, exact
+        return best
 
 
 @dataclass(frozen=True)
@@ -149,12 +164,15 @@ class Margins:
         targets[pairs[:, 0], rank] = pairs[:, 1]
         return cls(Sorted.of(X if whitened is None else whitened, labels), targets, targets != own, push)
 
-    def loss(self, G: Array, candidates: Array | None = None) -> tuple[float, Array]:
-        """The objective and its gradient ``(k, d)``, impostors sought among ``candidates (p, 2)`` or all."""
+    def loss(self, G: Array, candidates: Array | None = None, softness: float = 0.0) -> tuple[float, Array]:
+        """The objective and its gradient ``(k, d)``, impostors sought among ``candidates (p, 2)`` or all.
+
+        ``softness`` rounds the corner of the hinge off over that width.
+        """
         Z = self._map(G)
         near = self._target_distances(Z)
         impostors = self._search(Z, near) if candidates is None else self._among(Z, near, candidates)
-        hinge, per_target, per_impostor = self._hinges(near, impostors)
+        hinge, per_target, per_impostor = self._hinges(near, impostors, softness)
         pull = 1 - self.push
         value = pull * float(near.sum(dtype=np.float64)) + self.push * hinge
         gradient = self._weighted_sum(
@@ -226,18 +244,18 @@ class Margins:
         inside = d < self._radii(near)[rows]
         return Impostors(rows[inside], columns[inside], d[inside])
 
-    def _hinges(self, near: Array, impostors: Impostors) -> tuple[float, Array, Array]:
-        """The sum of hinges; how many are active per target ``(n, k)`` and per impostor ``(p,)``."""
+    def _hinges(self, near: Array, impostors: Impostors, softness: float = 0.0) -> tuple[float, Array, Array]:
+        """The sum of hinges, and its slope by each target ``(n, k)`` and each impostor ``(p,)``."""
         total = 0.0
         per_target = np.zeros_like(near)
         per_impostor = np.zeros_like(impostors.distances)
         for j in range(near.shape[1]):
             margin = np.where(self.real[:, j], 1 + near[:, j], -np.inf)
             hinge = np.maximum(margin[impostors.rows] - impostors.distances, 0.0)
-            active = hinge > 0
-            total += float(hinge.sum(dtype=np.float64))
-            per_target[:, j] = np.bincount(impostors.rows[active], minlength=len(near))
-            per_impostor += active
+            slope = np.minimum(hinge / softness, 1.0) if softness else (hinge > 0).astype(hinge.dtype)
+            total += float(np.sum(slope * (hinge - 0.5 * softness * slope), dtype=np.float64))
+            per_target[:, j] = np.bincount(impostors.rows, slope, minlength=len(near))
+            per_impostor += slope
         return total, per_target, per_impostor
 
     def _weighted_sum(self, pull: Array, impostors: Impostors, push: Array) -> Array:
