@@ -13,6 +13,7 @@ import torch
 
 from nearkin import losses
 from nearkin.protocols import execute, open_data, score_test
+from nearkin.sampling import base as sampling
 from nearkin.training import Observer, Recipe, Run, TrainingError, build_network, load_network
 
 HERE = Path(__file__).parent
@@ -80,6 +81,28 @@ def test_a_checkpoint_in_mid_epoch_is_gone_on_from(small_recipe, tmp_path, monke
     monkeypatch.setattr("nearkin.training.engine._LOOK_EVERY", 2)
     values = small_recipe | {"training": {"epochs": 2, "checkpoint_minutes": 1e-9}}
     whole = finish(tmp_path / "whole", values)
+    run = Run.open(tmp_path / "broken", Recipe.parse(values))
+    with pytest.raises(Interruption):
+        execute(run, StopAt(5))
+    assert run.last_checkpoint().state["batch"] == 4
+    assert finish(run.path, values) == whole
+
+
+@pytest.mark.parametrize("sampler", ["hard_classes", "hard_neighbours"])
+def test_samplers_that_look_at_embeddings_are_refreshed_and_resumed(
+    sampler, small_recipe, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("nearkin.training.engine._LOOK_EVERY", 2)
+    values = small_recipe | {
+        "sampler": {"name": sampler, "batch_size": 20},
+        "training": {"epochs": 2, "checkpoint_minutes": 1e-9},
+    }
+    refreshed = []
+    maker = sampling.registry.get(sampler)
+    refresh = maker.refresh
+    monkeypatch.setattr(maker, "refresh", lambda self, e: (refreshed.append(e.shape), refresh(self, e)))
+    whole = finish(tmp_path / "whole", values)
+    assert refreshed[0] == (216, 16)
     run = Run.open(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
         execute(run, StopAt(5))

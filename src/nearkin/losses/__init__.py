@@ -14,6 +14,7 @@ from nearkin.losses.direction_proxy_nca import DirectionProxyNCA
 from nearkin.losses.direction_triplet import DirectionTriplet
 from nearkin.losses.lifted_structure import LiftedStructure
 from nearkin.losses.margin import Margin
+from nearkin.losses.memory import CrossBatchMemory
 from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.nca import NCA
 from nearkin.losses.npair import NPair
@@ -33,6 +34,7 @@ __all__ = [
     "NCA",
     "ArcFace",
     "Contrastive",
+    "CrossBatchMemory",
     "Description",
     "DirectionMultiSimilarity",
     "DirectionProxyNCA",

@@ -107,7 +107,7 @@ class _Training:
     def __init__(self, run: Run, images: ImageSet, validation: ImageSet | None, observer: Observer) -> None:
         recipe = run.recipe
         self.recipe, self.run, self.observer = recipe, run, observer
-        self.validation = validation
+        self.images, self.validation = images, validation
         torch.manual_seed(recipe.seed)
         AcceleratorState._reset_state()  # a process may train several recipes, of different precision
         self.accelerator = Accelerator(mixed_precision=_MIXED_PRECISION[recipe.training.precision])
@@ -163,6 +163,9 @@ class _Training:
         return self._finish()
 
     def _train_epoch(self) -> None:
+        if self.batch == 0 and self.sampler.needs_embeddings(self.epoch):
+            network = self.accelerator.unwrap_model(self.network)
+            self.sampler.refresh(embed_as(self.recipe, network, self.images))
         self.sampler.resume(self.epoch, self.batch)
         self.loader.set_epoch(self.epoch)
         self.network.train()
@@ -249,6 +252,7 @@ class _Training:
             "network": self.accelerator.unwrap_model(self.network).state_dict(),
             "loss": self.accelerator.unwrap_model(self.loss).state_dict(),
             "best": self.best_weights,
+            "sampler": self.sampler.tensors(),
         }
         tensors |= {
             f"{group}.{name}": value for group, named in groups.items() for name, value in named.items()
@@ -275,7 +279,9 @@ class _Training:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go back to the moment of a checkpoint."""
-        parts: dict[str, dict[str, Tensor]] = {"network": {}, "loss": {}, "best": {}, "optimizer": {}}
+        parts: dict[str, dict[str, Tensor]] = {
+            group: {} for group in ("network", "loss", "best", "sampler", "optimizer")
+        }
         for name, tensor in checkpoint.tensors.items():
             group, _, rest = name.partition(".")
             if rest:
@@ -284,6 +290,7 @@ class _Training:
         self.accelerator.unwrap_model(self.network).load_state_dict(parts["network"])
         self.accelerator.unwrap_model(self.loss).load_state_dict(parts["loss"])
         self.best_weights = parts["best"]
+        self.sampler.load_tensors(parts["sampler"])
         moments: dict[int, dict[str, Any]] = {
             int(index): dict(values) for index, values in state["optimizer"]["numbers"].items()
         }
