@@ -72,14 +72,14 @@ class Case:
         return self.classes_in_batch * self.per_class
 
     def inputs(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings around their classes' directions, as half-way through a training."""
+        """Embeddings around their classes' directions, so loosely that there is much left to learn."""
         generator = torch.Generator().manual_seed(0)
         chosen = torch.randperm(self.num_classes, generator=generator)[: self.classes_in_batch]
         labels = chosen.repeat_interleave(self.per_class)
         labels = labels[torch.randperm(len(labels), generator=generator)]
         centres = torch.randn(self.num_classes, self.embedding_dim, generator=generator)
         noise = torch.randn(len(labels), self.embedding_dim, generator=generator)
-        return centres[labels] + 1.2 * noise, labels
+        return centres[labels] + 2 * noise, labels
 
 
 CASES = {
@@ -218,9 +218,10 @@ def report_peak(name: str, who: str, limit_gb: float) -> None:
     assert large is not None
     small()
     resource.setrlimit(resource.RLIMIT_AS, (int(limit_gb * 2**30), int(limit_gb * 2**30)))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    before = pages * resource.getpagesize() / 2**20
     large()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before)
 
 
 def show(title: str, header: list[str], rows: list[list[str]], console: Console) -> str:

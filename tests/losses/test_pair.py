@@ -115,7 +115,7 @@ def test_generator_state_is_a_tensor_in_the_state_dict():
 def test_a_batch_of_4096(name, keywords):
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(1024).repeat_interleave(4)
-    x = torch.randn(1024, 512, generator=generator)[labels] + torch.randn(4096, 512, generator=generator)
+    x = torch.randn(1024, 512, generator=generator)[labels] + 2 * torch.randn(4096, 512, generator=generator)
     x.requires_grad_()
     value = losses.build(name, **keywords)(x, labels)
     value.backward()
