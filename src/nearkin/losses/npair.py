@@ -9,7 +9,14 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.pair import PairLoss, Pairs
-from nearkin.losses.similarity import Measured, Outside, Side, log_sum_exp_, through_similarities
+from nearkin.losses.similarity import (
+    Measured,
+    Outside,
+    Side,
+    log_sum_exp_,
+    through_similarities,
+    without_underflow_,
+)
 from nearkin.losses.softmax import cross_entropy_
 
 
@@ -62,7 +69,8 @@ class NPair(PairLoss):
         value = torch.nn.functional.softplus(per_anchor).mean()
         if not with_weights:
             return Measured(value)
-        return Measured(value, pushes.sub_(pulls).mul_(per_anchor.sigmoid_().div_(len(S)).unsqueeze(1)))
+        share = per_anchor.sigmoid_().div_(len(S)).unsqueeze(1)
+        return Measured(value, pushes.sub_(pulls).mul_(without_underflow_(share)))
 
     def extra_term(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
         """The mean squared length, if there is anything to learn from."""
