@@ -15,6 +15,34 @@ def test_promise(name, check):
     check(testing.maker(name))
 
 
+VARIANTS = [
+    ("contrastive", {"metric": "squared_euclidean", "margin": 1.0}),
+    ("contrastive", {"mining": "random"}),
+    ("triplet", {"mining": "all"}),
+    ("triplet", {"mining": "hard", "metric": "squared_euclidean"}),
+    ("triplet", {"mining": "distance_weighted"}),
+    ("lifted_structure", {"mining": "all", "negative_scale": 200.0}),
+    ("margin", {"mining": "all", "nu": 0.1}),
+    ("margin", {"per_class": True}),
+    ("multi_similarity", {"mining": "semi_hard"}),
+    ("multi_similarity", {"alpha": 100.0, "beta": 300.0}),
+    ("nca", {"temperature": 0.01}),
+    ("softmax", {"normalized": True}),
+    ("arcface", {"scale": 200.0}),
+    ("soft_triple", {"proxies_per_class": 1}),
+    ("proxy_anchor", {"alpha": 200.0}),
+    ("proxy_repulsion", {"through_samples": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "keywords"), VARIANTS, ids=str)
+def test_promises_of_variants(name, keywords):
+    for check in testing.CHECKS:
+        if check is testing.check_pair_label_values and keywords.get("per_class"):
+            continue  # then labels are the places of its boundaries
+        check(testing.maker(name, **keywords))
+
+
 @pytest.mark.parametrize("name", losses.names())
 def test_description(name):
     testing.check_description(name)

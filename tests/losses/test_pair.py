@@ -86,6 +86,14 @@ def test_one_pair_per_class_against_references():
         loss(x, torch.eye(12, dtype=torch.long))
 
 
+def test_autocast_does_not_reach_into_one_pair_per_class():
+    x = batch()
+    loss = losses.NPair(pairs="one_per_class")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = loss(x, LABELS)
+    torch.testing.assert_close(inside, loss(x, LABELS))
+
+
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [

@@ -7,6 +7,7 @@ from nearkin.losses.similarity import (
     Measured,
     Outside,
     Side,
+    inverse_distance,
     log_one_plus_sum_exp_,
     log_sum_exp_,
     normalise,
@@ -101,6 +102,8 @@ def test_huge_exponents_without_a_bound(function):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_distance_of_the_same_is_zero_and_has_no_slope(dtype):
     eps = torch.finfo(dtype).eps
-    D, inverse = safe_distance(torch.tensor([1.0, 1 + eps, 1 - eps, 0.0, -1.0], dtype=dtype))
+    S = torch.tensor([1.0, 1 + eps, 1 - eps, 0.0, -1.0], dtype=dtype)
+    D, inverse = safe_distance(S)
     torch.testing.assert_close(D, torch.tensor([0, 0, 0, 2**0.5, 2], dtype=dtype))
     torch.testing.assert_close(inverse, torch.tensor([0, 0, 0, 0.5**0.5, 0.5], dtype=dtype))
+    torch.testing.assert_close(inverse_distance(S), inverse)

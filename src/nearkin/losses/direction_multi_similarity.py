@@ -11,7 +11,7 @@ from nearkin.losses.base import register, require_non_negative
 from nearkin.losses.direction import direction_
 from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.pair import Pairs
-from nearkin.losses.similarity import Measured, Outside, log_one_plus_sum_exp_, safe_distance
+from nearkin.losses.similarity import Measured, Outside, inverse_distance, log_one_plus_sum_exp_
 from nearkin.mining import Miner
 from nearkin.mining.base import first_equal_
 
@@ -78,10 +78,10 @@ class DirectionMultiSimilarity(MultiSimilarity):
         hardest = first_equal_(candidates, S_ap)
         has_positive = S_ap < inf
         S_ap = torch.where(has_positive, S_ap, 0)
-        _, inverse = safe_distance(S)
+        inverse = inverse_distance(S)
         inverse_ap = inverse.gather(1, hardest.unsqueeze(1)).mul_(has_positive)
         cosine, q = direction_(S.index_select(0, hardest), S, S_ap, inverse, inverse_ap)
-        pulls = S.sub_(self.margin).mul(-self.alpha)
+        pulls = torch.mul(S.sub_(self.margin), -self.alpha, out=candidates)  # not needed any more
         pushes = S.sub_(cosine, alpha=self.gamma).mul_(self.beta)
         most_pull = self.alpha * (1 + self.margin)
         most_push = self.beta * max(0, 1 - self.margin + self.gamma)

@@ -12,9 +12,9 @@ from nearkin.losses.similarity import (
     Measured,
     Outside,
     Side,
+    inverse_distance,
     lengths,
     log_sum_exp_,
-    safe_distance,
     through_similarities,
 )
 
@@ -80,7 +80,7 @@ class DirectionProxyNCA(ProxyNCA):
         own, slope = labels.unsqueeze(1), 2 * self.scale
         S, between = S.chunk(2)
         S_own = S.gather(1, own)
-        _, inverse = safe_distance(S)
+        inverse = inverse_distance(S)
         inverse_own = inverse.gather(1, own)
         cosine, q = direction_(between, S, S_own, inverse, inverse_own)
         others = S.mul_(slope).sub_(cosine, alpha=self.gamma)

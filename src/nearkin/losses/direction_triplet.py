@@ -8,7 +8,7 @@ from torch import Tensor
 from nearkin.losses.base import register, require_non_negative
 from nearkin.losses.direction import direction_
 from nearkin.losses.pair import Pairs
-from nearkin.losses.similarity import Measured, safe_distance
+from nearkin.losses.similarity import Measured, inverse_distance
 from nearkin.losses.triplet import Triplet
 from nearkin.mining.base import as_float, places_in_rows
 
@@ -83,7 +83,7 @@ class _Sums:
     def __init__(self, S: Tensor, order: Tensor, strangers: Tensor, with_weights: bool) -> None:
         self.S, self.order, self.strangers = S, order, strangers
         self.rows = S[order]
-        self.inverse = safe_distance(self.rows)[1]
+        self.inverse = inverse_distance(self.rows)
         self.total, self.count = S.new_zeros(()), S.new_zeros(())
         self.to_rows = torch.zeros_like(S) if with_weights else None
         self.to_kin = torch.zeros_like(S) if with_weights else None

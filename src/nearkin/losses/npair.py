@@ -9,7 +9,15 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.pair import PairLoss, Pairs
-from nearkin.losses.similarity import Measured, Outside, Side, log_sum_exp_, through_similarities
+from nearkin.losses.similarity import (
+    Measured,
+    Outside,
+    Side,
+    full_precision,
+    log_sum_exp_,
+    through_similarities,
+    without_underflow_,
+)
 from nearkin.losses.softmax import cross_entropy_
 
 
@@ -62,7 +70,8 @@ class NPair(PairLoss):
         value = torch.nn.functional.softplus(per_anchor).mean()
         if not with_weights:
             return Measured(value)
-        return Measured(value, pushes.sub_(pulls).mul_(per_anchor.sigmoid_().div_(len(S)).unsqueeze(1)))
+        share = per_anchor.sigmoid_().div_(len(S)).unsqueeze(1)
+        return Measured(value, pushes.sub_(pulls).mul_(without_underflow_(share)))
 
     def extra_term(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
         """The mean squared length, if there is anything to learn from."""
@@ -103,24 +112,24 @@ class NPair(PairLoss):
         self._check_shapes(embeddings, labels, references, reference_labels)
         if labels.dim() == 2:
             raise ValueError('pairs="one_per_class" needs one label per sample, not a multi-hot matrix')
-        rows = self._side(embeddings).rows
-        anchor, partner = one_per_class(labels, reference_labels)
-        classes = labels[anchor]
-        if references is None:
-            anchors, partners = rows.index_select(0, torch.cat([anchor, partner])).chunk(2)
-        else:
-            others = self._side(references.to(rows.dtype), "references").rows
-            anchors, partners = rows.index_select(0, anchor), others.index_select(0, partner)
-        if not len(anchor):
-            return rows.sum() * 0
-        own = torch.eye(len(anchor), dtype=torch.bool, device=rows.device)
-        pairs = Pairs(own, ~own, classes, rows.shape[1], len(anchor))
-        value = through_similarities(
-            lambda S, with_weights: measure(S, pairs, with_weights), Side(anchors), Side(partners)
-        )
-        if self.l2 == 0 or len(anchor) < 2:
-            return value
-        return value + rows.square().sum() * (self.l2 / len(rows))
+        with full_precision(embeddings):
+            rows = self._side(embeddings).rows
+            anchor, partner = one_per_class(labels, reference_labels)
+            if references is None:
+                anchors, partners = rows.index_select(0, torch.cat([anchor, partner])).chunk(2)
+            else:
+                others = self._side(references.to(rows.dtype), "references").rows
+                anchors, partners = rows.index_select(0, anchor), others.index_select(0, partner)
+            if not len(anchor):
+                return rows.sum() * 0
+            own = torch.eye(len(anchor), dtype=torch.bool, device=rows.device)
+            pairs = Pairs(own, ~own, labels[anchor], rows.shape[1], len(anchor))
+            value = through_similarities(
+                lambda S, with_weights: measure(S, pairs, with_weights), Side(anchors), Side(partners)
+            )
+            if self.l2 == 0 or len(anchor) < 2:
+                return value
+            return value + rows.square().sum() * (self.l2 / len(rows))
 
 
 def one_per_class(labels: Tensor, reference_labels: Tensor | None) -> tuple[Tensor, Tensor]:

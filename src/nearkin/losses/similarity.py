@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from math import inf, log
+from math import inf, log, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -187,6 +187,12 @@ def through_similarities(
     return measure(rows @ others.mT, False).value
 
 
+def inverse_distance(S: Tensor) -> Tensor:
+    """``1/D = 1/√(2 − 2S)``, 0 where the two coincide up to rounding."""
+    squared = torch.mul(S, -2).add_(2)
+    return torch.threshold_(squared, 8 * torch.finfo(S.dtype).eps, inf).rsqrt_()
+
+
 def safe_distance(S: Tensor) -> tuple[Tensor, Tensor]:
     """``D = √(2 − 2S)`` and ``1/D``; both are 0 where the two coincide up to rounding.
 
@@ -278,11 +284,16 @@ def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outs
 
 
 def _exp_(T: Tensor) -> Tensor:
-    """``eᵗ`` for ``t ≤ 0`` in place, not below the root of the smallest number: underflow is slow.
+    """``eᵗ`` for ``t ≤ 0`` in place, and 0 below the root of the smallest number: underflow is slow.
 
     Even a billion such terms are lost beside the largest, which is 1.
     """
-    return T.clamp_(min=log(torch.finfo(T.dtype).tiny) / 2).exp_()
+    return without_underflow_(T.clamp_(min=log(torch.finfo(T.dtype).tiny) / 2).exp_())
+
+
+def without_underflow_(factors: Tensor) -> Tensor:
+    """Factors from 0 to 1 whose products with each other cannot underflow: the tiniest become 0, in place."""
+    return torch.threshold_(factors, 2 * sqrt(torch.finfo(factors.dtype).tiny), 0)
 
 
 def _exponentials_fit(T: Tensor, dim: int, bound: float) -> bool:
