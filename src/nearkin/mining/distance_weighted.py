@@ -11,6 +11,9 @@ from torch import Tensor
 from nearkin.mining.base import Triplets, as_float, register
 from nearkin.mining.random import draw_triplets
 
+_CHUNK = 1 << 15
+"""Entries looked at together: they fit into a processor's cache."""
+
 _NOTHING = 1e30
 """Minus this is the logarithm of no weight at all."""
 
@@ -63,6 +66,11 @@ class DistanceWeighted:
         """What each negative of each anchor weighs, the heaviest 1: ``(B, R)``."""
         if similarities.dtype not in (torch.float32, torch.float64):
             similarities = similarities.float()
+        at_once = max(1, _CHUNK // max(1, similarities.shape[1]))
+        parts = zip(similarities.split(at_once), negative.split(at_once), strict=True)
+        return torch.cat([self._weights_of_rows(S, strangers, embedding_dim) for S, strangers in parts])
+
+    def _weights_of_rows(self, similarities: Tensor, negative: Tensor, embedding_dim: int) -> Tensor:
         strangers = as_float(negative, similarities)
         squared = torch.mul(similarities, -2).add_(2).clamp_(min=self.nearest**2)
         within = torch.le(squared, self.farthest**2, out=torch.empty_like(squared)).mul_(strangers)

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearkin.mining.base import Triplets, places_in_rows, register
+from nearkin.mining.base import Triplets, register
+
+_BLOCK = 32
 
 
 @register("random")
@@ -48,16 +50,26 @@ def draw_triplets(weights: Tensor, positive: Tensor, generator: torch.Generator)
         positive: ``(B, R)`` boolean.
         generator: on the CPU.
     """
-    cumulative = weights.cumsum(dim=1)
-    total = cumulative[:, -1:]
-    anchor, kin = (positive & (total > 0)).nonzero().unbind(dim=1)
-    if not len(anchor):
-        return Triplets(anchor, kin, kin)
+    # Two levels, first a block of columns and then one of its columns: a running sum over all entries would
+    # take longer than everything else.
+    padding = -weights.shape[1] % _BLOCK
+    blocks = torch.nn.functional.pad(weights, (0, padding)).unflatten(1, (-1, _BLOCK))
+    cumulative = blocks.sum(dim=2).cumsum(dim=1)
+    anchor, kin = positive.nonzero().unbind(dim=1)
+    able = (cumulative[:, -1] > 0)[anchor].nonzero().squeeze(1)
+    anchor, kin = anchor.index_select(0, able), kin.index_select(0, able)
     uniform = torch.rand(len(anchor), generator=generator, dtype=torch.float64).to(weights)
-    place = places_in_rows(anchor, len(positive))
-    aims = weights.new_zeros(len(positive), int(place.max()) + 1)
-    aims[anchor, place] = uniform
-    # Rounding must not carry a draw to the very end, where it would find no entry.
-    aims = torch.minimum(aims * total, torch.nextafter(total, torch.zeros_like(total)))
-    drawn = torch.searchsorted(cumulative, aims, right=True)
-    return Triplets(anchor, kin, drawn[anchor, place])
+    chances = cumulative[anchor]
+    block = _invert(chances, uniform * chances[:, -1])
+    before = chances.gather(1, (block - 1).clamp_min(0).unsqueeze(1)).squeeze(1)
+    within = blocks[anchor, block].cumsum(dim=1)
+    column = _invert(within, uniform * chances[:, -1] - torch.where(block > 0, before, 0))
+    return Triplets(anchor, kin, block * _BLOCK + column)
+
+
+def _invert(cumulative: Tensor, aim: Tensor) -> Tensor:
+    """The first entry of each row of running sums ``(T, n)`` above its ``aim`` ``(T,)``."""
+    total = cumulative[:, -1]
+    # Rounding must carry no draw before the first entry that has a weight, nor beyond the last.
+    aim = torch.minimum(aim.clamp_min(0), torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, aim.unsqueeze(1), right=True).squeeze(1)
