@@ -116,7 +116,9 @@ def test_noise_has_no_adjusted_information():
 
 def test_to_dict_is_plain_json():
     points, labels = blobs(60, 4, 5, spread=1.0, seed=6)
-    assert set(json.loads(json.dumps(clustering_scores(points, labels).to_dict()))) == {
+    scores = clustering_scores(points, labels, keep_assignment=True)
+    assert scores == clustering_scores(points, labels)
+    assert set(json.loads(json.dumps(scores.to_dict()))) == {
         "nmi",
         "ami",
         "f1",

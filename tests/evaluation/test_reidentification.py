@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from retrieval_reference import lattice, naive_list, naive_similarities
 
-from nearkin.evaluation import mean_intervals, reidentification_scores
+from nearkin.evaluation import bootstrap_intervals, mean_intervals, reidentification_scores
 
 
 def draw(seed: int, queries: int, items: int, tied: bool) -> dict[str, torch.Tensor]:
@@ -44,7 +44,7 @@ def test_equals_the_definition(seed, queries, items, tied):
         with pytest.raises(ValueError, match="another camera"):
             reidentification_scores(**data)
         return
-    scores = reidentification_scores(**data, ranks=(1, 3))
+    scores = reidentification_scores(**data, ranks=(1, 3), per_query=True)
     assert scores.cmc == pytest.approx({k: sum(f <= k for f in firsts) / len(firsts) for k in (1, 3)})
     assert scores.mean_average_precision == pytest.approx(sum(averages) / len(averages))
     assert scores.per_query.first_rank.tolist() == firsts
@@ -70,10 +70,13 @@ def test_the_same_camera_does_not_help():
 
 def test_values_per_query_give_intervals_over_identities():
     data = draw(3, 80, 200, tied=False)
-    scores = reidentification_scores(**data)
-    identities = data["labels"][scores.per_query.indices]
-    intervals = mean_intervals(scores.per_query.scores(), identities)
+    assert reidentification_scores(**data).per_query is None
+    scores = reidentification_scores(**data, ranks=(1, 3), per_query=True)
+    intervals = bootstrap_intervals(scores, data["labels"])
     plain = scores.to_dict()
+    assert set(intervals) == {"cmc_at_1", "cmc_at_3", "mean_average_precision"}
+    identities = data["labels"][scores.per_query.indices]
+    assert intervals == mean_intervals(scores.per_query.scores((1, 3)), identities)
     for name, interval in intervals.items():
         assert interval.low <= interval.value <= interval.high
         assert interval.value == pytest.approx(plain[name])

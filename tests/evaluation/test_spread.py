@@ -5,7 +5,28 @@ import json
 import pytest
 import torch
 
-from nearkin.evaluation import bootstrap_intervals, mean_intervals, paired_differences, retrieval_scores
+from nearkin.evaluation import (
+    ClusteringScores,
+    Interval,
+    bootstrap_intervals,
+    clustering_intervals,
+    clustering_scores,
+    mean_intervals,
+    paired_differences,
+    retrieval_scores,
+    verification_intervals,
+    verification_scores,
+)
+from nearkin.evaluation.clustering import agreement, agreement_without_each_class
+from nearkin.evaluation.spread import pair_times
+from nearkin.evaluation.verification import (
+    PerPair,
+    area,
+    equal_error_rate,
+    fold_accuracies,
+    roc,
+    true_accept_rate,
+)
 
 
 def class_world(classes: int, g: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,6 +122,167 @@ def test_bad_input_is_an_error():
         (lambda: bootstrap_intervals(first, labels, resamples=10), "resamples=10"),
         (lambda: mean_intervals({"x": torch.ones(4)}, torch.zeros(4)), "at least two classes"),
         (lambda: mean_intervals({"x": torch.ones(4)}, torch.zeros(5)), "4 values but 5 classes"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def clustered_world(classes: int, g: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points that stay in the cluster of their class with its own probability, or go anywhere."""
+    sizes = torch.randint(4, 12, (classes,), generator=g)
+    labels = torch.arange(classes).repeat_interleave(sizes)
+    stays = torch.rand(len(labels), generator=g) < torch.rand(classes, generator=g)[labels]
+    return labels, torch.where(stays, labels, torch.randint(classes, labels.shape, generator=g))
+
+
+@pytest.mark.parametrize("average", ["arithmetic", "geometric"])
+def test_taking_out_a_class_equals_dropping_its_points(average):
+    labels, assignment = clustered_world(9, torch.Generator().manual_seed(6))
+    labels = 3 * labels + 5
+    # A cluster of one class alone, which vanishes with it.
+    assignment[labels == 5] = 77
+    expected = [
+        agreement(labels[labels != c], assignment[labels != c], average=average) for c in labels.unique()
+    ]
+    found = agreement_without_each_class(labels, assignment, average)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=1e-12)
+
+
+def test_clustering_intervals_lie_around_the_scores():
+    g = torch.Generator().manual_seed(7)
+    labels = torch.arange(240) % 30
+    points = torch.randn(30, 4, generator=g)[labels] + 0.5 * torch.randn(240, 4, generator=g)
+    scores = clustering_scores(points, labels, keep_assignment=True)
+    intervals = clustering_intervals(scores, labels)
+    assert set(intervals) == {"nmi", "ami", "f1"}
+    for name, interval in intervals.items():
+        assert interval.value == pytest.approx(getattr(scores, name), abs=1e-12)
+        assert interval.low < interval.value < interval.high
+        assert interval.classes == 30
+    assert clustering_intervals(scores, labels) == intervals
+    assert clustering_intervals(scores, labels, seed=1) != intervals
+
+
+def test_no_clustering_interval_passes_the_perfect_score():
+    labels = torch.arange(10).repeat_interleave(4)
+    assignment = labels.clone()
+    assignment[0] = 1
+    scores = ClusteringScores(*agreement(labels, assignment), 10, "arithmetic", assignment)
+    for interval in clustering_intervals(scores, labels, confidence=0.99).values():
+        assert interval.low < interval.value < interval.high == 1.0
+
+
+def assert_covered(worlds: list[dict[str, Interval]]) -> None:
+    """The intervals hold the mean score of all worlds about as often as stated, without being too wide."""
+    for name in worlds[0]:
+        value, low, high = torch.tensor([(w[name].value, w[name].low, w[name].high) for w in worlds]).T
+        truth = value.mean()
+        share = float(((low <= truth) & (truth <= high)).double().mean())
+        assert share > 0.9, f"{name} covered in {share:.0%} of the worlds"
+        # A normal 95 % interval is about four standard deviations wide.
+        assert (high - low).mean() < 1.6 * 4 * value.std(), f"{name} intervals are too wide"
+
+
+def test_clustering_intervals_cover_the_truth():
+    g = torch.Generator().manual_seed(8)
+    worlds = []
+    for seed in range(100):
+        labels, assignment = clustered_world(15, g)
+        scores = ClusteringScores(*agreement(labels, assignment), 15, "arithmetic", assignment)
+        worlds.append(clustering_intervals(scores, labels, resamples=400, seed=seed))
+    assert_covered(worlds)
+
+
+def labelled_pairs(classes: int, pairs: int, g: torch.Generator, tied: bool = False):
+    """Scored pairs of classes that are more or less easy to tell apart."""
+    first, second = torch.randint(classes, (2, pairs), generator=g)
+    second[::2] = first[::2]
+    centres = torch.randn(classes, 6, generator=g)
+    noise = 0.3 + torch.rand(classes, generator=g)
+    sides = [centres[c] + noise[c, None] * torch.randn(pairs, 6, generator=g) for c in (first, second)]
+    if tied:
+        sides = [side.round() + 0.5 for side in sides]
+    return *sides, first, second
+
+
+def repeated(pairs: PerPair, times: list[int]) -> PerPair:
+    rows = [p for p, count in enumerate(times) for _ in range(count)]
+    return PerPair(pairs.similarity[rows], pairs.same[rows], pairs.fold[rows])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_pairs_count_as_often_as_their_classes_were_drawn(tied):
+    g = torch.Generator().manual_seed(9)
+    left, right, first, second = labelled_pairs(8, 120, g, tied)
+    pairs = verification_scores(left, right, first == second, folds=3, per_pair=True).per_pair
+    draws = torch.randint(8, (12, 8), generator=g)
+    counts = torch.stack([draw.bincount(minlength=8) for draw in draws]).double()
+    times = pair_times(counts, torch.stack([first, second]), pairs.same)
+    curve = roc(pairs, times)
+    accuracies, thresholds = fold_accuracies(pairs, times)
+    for r, drawn in enumerate(draws.tolist()):
+        expected = [
+            drawn.count(a) if a == b else drawn.count(a) * drawn.count(b)
+            for a, b in zip(first.tolist(), second.tolist(), strict=True)
+        ]
+        assert times[r].tolist() == expected
+        naive = repeated(pairs, expected)
+        once = torch.ones(1, len(naive.same), dtype=torch.float64)
+        plain = roc(naive, once)
+        assert float(area(curve)[r]) == pytest.approx(float(area(plain)))
+        assert float(equal_error_rate(curve)[r]) == pytest.approx(float(equal_error_rate(plain)))
+        for rate in (0.01, 0.1, 0.5):
+            assert float(true_accept_rate(curve, rate)[r]) == pytest.approx(
+                float(true_accept_rate(plain, rate))
+            )
+        naive_accuracies, naive_thresholds = fold_accuracies(naive, once)
+        torch.testing.assert_close(accuracies[r], naive_accuracies[0])
+        torch.testing.assert_close(thresholds[r], naive_thresholds[0])
+
+
+def test_every_verification_score_has_an_interval_around_it(monkeypatch):
+    left, right, first, second = labelled_pairs(30, 600, torch.Generator().manual_seed(10))
+    scores = verification_scores(left, right, first == second, per_pair=True)
+    assert scores == verification_scores(left, right, first == second)
+    intervals = verification_intervals(scores, first, second, resamples=500)
+    plain = scores.to_dict()
+    json.dumps(plain)
+    assert set(intervals) == {"roc_auc", "equal_error_rate", "tar_at_far_1e-02", "accuracy"}
+    for name, interval in intervals.items():
+        assert interval.value == plain[name]
+        assert interval.low < interval.value < interval.high
+        assert interval.classes == 30
+    assert verification_intervals(scores, first, second, resamples=500, seed=1) != intervals
+    monkeypatch.setattr("nearkin.evaluation.spread._PAIR_ENTRIES", 1800)
+    assert verification_intervals(scores, first, second, resamples=500) == intervals
+
+
+def test_verification_intervals_cover_the_truth():
+    g = torch.Generator().manual_seed(11)
+    worlds = []
+    for seed in range(100):
+        left, right, first, second = labelled_pairs(25, 300, g)
+        scores = verification_scores(left, right, first == second, far=(0.1,), folds=3, per_pair=True)
+        worlds.append(verification_intervals(scores, first, second, resamples=200, seed=seed))
+    assert_covered(worlds)
+
+
+def test_bad_input_of_clustering_and_verification_is_an_error():
+    left, right, first, second = labelled_pairs(3, 60, torch.Generator().manual_seed(12))
+    same = first == second
+    bare, kept = (verification_scores(left, right, same, folds=2, per_pair=keep) for keep in (False, True))
+    clusters, assigned = (clustering_scores(left, first, keep_assignment=keep) for keep in (False, True))
+    two = clustering_scores(left, first % 2, keep_assignment=True)
+    for call, message in [
+        (lambda: verification_intervals(bare, first, second), "per_pair=True"),
+        (lambda: verification_intervals(kept, first[1:], second), "first_labels"),
+        (lambda: verification_intervals(kept, first, first), "contradict same"),
+        (lambda: verification_intervals(kept, first, second), "3 classes are too few"),
+        (lambda: verification_intervals(kept, first, second, resamples=9), "resamples=9"),
+        (lambda: clustering_intervals(clusters, first), "keep_assignment=True"),
+        (lambda: clustering_intervals(assigned, first[:9]), "9 labels"),
+        (lambda: clustering_intervals(assigned, first.float()), "integers"),
+        (lambda: clustering_intervals(two, first % 2), "at least two others"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

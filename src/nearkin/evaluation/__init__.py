@@ -19,10 +19,12 @@ from nearkin.evaluation.spread import (
     Interval,
     PairedDifference,
     bootstrap_intervals,
+    clustering_intervals,
     mean_intervals,
     paired_differences,
+    verification_intervals,
 )
-from nearkin.evaluation.verification import VerificationScores, verification_scores
+from nearkin.evaluation.verification import PerPair, VerificationScores, verification_scores
 
 __all__ = [
     "ClusteringScores",
@@ -30,12 +32,14 @@ __all__ = [
     "Interval",
     "MatchesPerQuery",
     "PairedDifference",
+    "PerPair",
     "PerQuery",
     "RecallScores",
     "ReidentificationScores",
     "RetrievalScores",
     "VerificationScores",
     "bootstrap_intervals",
+    "clustering_intervals",
     "clustering_scores",
     "diagnostics",
     "mean_intervals",
@@ -44,5 +48,6 @@ __all__ = [
     "recall_scores",
     "reidentification_scores",
     "retrieval_scores",
+    "verification_intervals",
     "verification_scores",
 ]

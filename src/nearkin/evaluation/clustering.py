@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -25,6 +25,7 @@ class ClusteringScores:
         f1: harmonic mean of precision and recall over pairs of points, in [0, 1].
         clusters: number of clusters asked of k-means.
         average: which mean of the two entropies normalises NMI and AMI.
+        assignment: ``(N,)`` cluster of every point, on the CPU, where asked for.
     """
 
     nmi: float
@@ -32,10 +33,17 @@ class ClusteringScores:
     f1: float
     clusters: int
     average: Average
+    assignment: Tensor | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, float | int | str]:
         """One flat dictionary, ready for JSON."""
-        return asdict(self)
+        return {
+            "nmi": self.nmi,
+            "ami": self.ami,
+            "f1": self.f1,
+            "clusters": self.clusters,
+            "average": self.average,
+        }
 
 
 @torch.no_grad()
@@ -48,6 +56,7 @@ def clustering_scores(
     metric: Metric = "cosine",
     seed: int = 0,
     restarts: int = 3,
+    keep_assignment: bool = False,
 ) -> ClusteringScores:
     """Cluster the embeddings with k-means and compare the clusters with the classes.
 
@@ -63,6 +72,7 @@ def clustering_scores(
         metric: ``"cosine"`` clusters the unit rows, ``"euclidean"`` the rows as they are.
         seed: of k-means.
         restarts: runs of k-means, of which the tightest counts.
+        keep_assignment: keep the clusters, as :func:`nearkin.evaluation.clustering_intervals` needs them.
 
     >>> points = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
     >>> clustering_scores(points, torch.tensor([0, 0, 1, 1])).nmi
@@ -79,8 +89,9 @@ def clustering_scores(
     points = unit_rows(embeddings) if metric == "cosine" else embeddings
     clusters = classes if clusters is None else clusters
     found = kmeans(points, clusters, seed=seed, restarts=restarts)
-    nmi, ami, f1 = agreement(labels, found.assignment, average=average)
-    return ClusteringScores(nmi, ami, f1, clusters, average)
+    assignment = found.assignment.cpu()
+    nmi, ami, f1 = agreement(labels.cpu(), assignment, average=average)
+    return ClusteringScores(nmi, ami, f1, clusters, average, assignment if keep_assignment else None)
 
 
 def agreement(
@@ -89,7 +100,29 @@ def agreement(
     """NMI, AMI and pairwise F1 of two ways ``(N,)`` to divide the same points."""
     if average not in _MEANS:
         raise ValueError(f"average={average!r} is unknown: choose {' or '.join(_MEANS)}")
-    shared, classes, groups = _contingency(labels.cpu(), assignment.cpu())
+    return _table_agreement(*_contingency(labels.cpu(), assignment.cpu()), average)
+
+
+def agreement_without_each_class(labels: Tensor, assignment: Tensor, average: Average) -> Tensor:
+    """``(C, 3)``: NMI, AMI and F1 of the points that are left when one class is taken out, for every class.
+
+    From the table of classes and clusters: the points are counted once.
+    """
+    (label, group, size), classes, groups = _contingency(labels, assignment)
+    scores = []
+    for removed in range(len(classes)):
+        gone, left = label == removed, label != removed
+        remaining = groups.index_add(0, group[gone], -size[gone])
+        number = (remaining > 0).cumsum(0) - 1
+        shared = (label[left] - (label[left] > removed).long(), number[group[left]], size[left])
+        others = torch.cat([classes[:removed], classes[removed + 1 :]])
+        scores.append(_table_agreement(shared, others, remaining[remaining > 0], average))
+    return torch.tensor(scores, dtype=torch.float64)
+
+
+def _table_agreement(
+    shared: tuple[Tensor, Tensor, Tensor], classes: Tensor, groups: Tensor, average: Average
+) -> tuple[float, float, float]:
     if len(classes) == len(groups) == 1:
         return 1.0, 1.0, 1.0
     total = classes.sum()

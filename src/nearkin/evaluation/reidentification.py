@@ -42,15 +42,14 @@ class ReidentificationScores:
         mean_average_precision: mean over queries of the precision at each true match.
         queries: number of queries the means are over.
         queries_without_positive: queries left out because no other camera saw their identity.
-        per_query: the values behind the means; :func:`nearkin.evaluation.mean_intervals` turns them into
-            intervals over identities.
+        per_query: the values behind the means, where asked for.
     """
 
     cmc: dict[int, float]
     mean_average_precision: float
     queries: int
     queries_without_positive: int
-    per_query: MatchesPerQuery = field(repr=False, compare=False)
+    per_query: MatchesPerQuery | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, float | int]:
         """One flat dictionary, ready for JSON, with names like ``cmc_at_1``."""
@@ -72,6 +71,7 @@ def reidentification_scores(
     gallery_cameras: Tensor,
     ranks: Sequence[int] = (1, 5, 10),
     metric: Metric = "cosine",
+    per_query: bool = False,
 ) -> ReidentificationScores:
     """Cumulative match characteristic and mean average precision, the same camera excluded.
 
@@ -90,6 +90,7 @@ def reidentification_scores(
         gallery_cameras: ``(G,)``.
         ranks: the values of k for the CMC.
         metric: ``"cosine"`` or ``"euclidean"``.
+        per_query: keep the values of every query, as :func:`nearkin.evaluation.bootstrap_intervals` needs.
 
     >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]])
     >>> scores = reidentification_scores(
@@ -125,7 +126,7 @@ def reidentification_scores(
         mean_average_precision=float(values.average_precision.mean()),
         queries=len(values.indices),
         queries_without_positive=len(found) - len(values.indices),
-        per_query=values,
+        per_query=values if per_query else None,
     )
 
 

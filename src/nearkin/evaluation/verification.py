@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nearkin.evaluation.inputs import Metric, checked_embeddings, checked_metric, checked_together, unit_rows
+
+
+@dataclass(frozen=True)
+class PerPair:
+    """What the scores are made of, each ``(P,)``, on the CPU.
+
+    Attributes:
+        similarity: of the two sides, float64.
+        same: whether the pair is a true one.
+        fold: the fold in which the pair's answer is judged.
+    """
+
+    similarity: Tensor
+    same: Tensor
+    fold: Tensor
 
 
 @dataclass(frozen=True)
@@ -26,6 +42,7 @@ class VerificationScores:
         threshold: similarity from which on a pair is accepted, averaged over the folds.
         positive_pairs: number of true pairs.
         negative_pairs: number of false pairs.
+        per_pair: the pairs behind the scores, where asked for.
     """
 
     roc_auc: float
@@ -36,10 +53,11 @@ class VerificationScores:
     threshold: float
     positive_pairs: int
     negative_pairs: int
+    per_pair: PerPair | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, float | int | None]:
         """One flat dictionary, ready for JSON, with names like ``tar_at_far_1e-03``."""
-        rates = {f"tar_at_far_{rate:.0e}": found for rate, found in self.tar_at_far.items()}
+        rates = {rate_name(rate): found for rate, found in self.tar_at_far.items()}
         return {
             "roc_auc": self.roc_auc,
             "equal_error_rate": self.equal_error_rate,
@@ -61,6 +79,7 @@ def verification_scores(
     far: Sequence[float] = (1e-2, 1e-3, 1e-4, 1e-5),
     folds: int = 10,
     metric: Metric = "cosine",
+    per_pair: bool = False,
 ) -> VerificationScores:
     """Scores over pairs of embeddings.
 
@@ -76,6 +95,7 @@ def verification_scores(
         far: false accept rates at which the true accept rate is read.
         folds: number of folds; each must hold a true and a false pair.
         metric: ``"cosine"`` or ``"euclidean"`` (the similarity is minus the distance).
+        per_pair: keep the pairs, as :func:`nearkin.evaluation.verification_intervals` needs them.
 
     >>> first = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     >>> second = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.1, 0.9], [1.0, 0.0]])
@@ -95,21 +115,28 @@ def verification_scores(
         )
     if any(not 0 < rate <= 1 for rate in far):
         raise ValueError(f"far={tuple(far)} must hold rates above 0 and up to 1")
-    accepted_false, accepted_true = _roc(similarity, same)
-    accuracies, thresholds = _fold_accuracies(similarity, same, folds)
+    pairs = PerPair(similarity, same, _folds(same, folds))
+    once = torch.ones(1, len(same), dtype=torch.float64)
+    curve = roc(pairs, once)
+    accuracies, thresholds = fold_accuracies(pairs, once)
     return VerificationScores(
-        roc_auc=float(torch.trapezoid(accepted_true, accepted_false)),
-        equal_error_rate=_equal_error_rate(accepted_false, accepted_true),
+        roc_auc=float(area(curve)),
+        equal_error_rate=float(equal_error_rate(curve)),
         tar_at_far={
-            rate: float(accepted_true[accepted_false <= rate].max()) if rate * negatives >= 1 else None
-            for rate in far
+            rate: float(true_accept_rate(curve, rate)) if rate * negatives >= 1 else None for rate in far
         },
         accuracy=float(accuracies.mean()),
         accuracy_std=float(accuracies.std()),
         threshold=float(thresholds.mean()),
         positive_pairs=positives,
         negative_pairs=negatives,
+        per_pair=pairs if per_pair else None,
     )
+
+
+def rate_name(rate: float) -> str:
+    """The name of the true accept rate at this false accept rate."""
+    return f"tar_at_far_{rate:.0e}"
 
 
 def _pair_similarity(first: Tensor, second: Tensor, metric: Metric) -> Tensor:
@@ -124,48 +151,85 @@ def _pair_similarity(first: Tensor, second: Tensor, metric: Metric) -> Tensor:
     return similarity.cpu().double()
 
 
-def _roc(similarity: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares of false and of true pairs accepted, from accepting nothing to everything."""
-    ordered, order = similarity.sort(descending=True)
+# From here on every pair p counts times[r, p] times, for R ways at once: the scores count each pair once,
+# the intervals as often as its classes were drawn.
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Shares of false and of true pairs accepted, ``(R, T)`` each, from accepting nothing to everything."""
+
+    false: Tensor
+    true: Tensor
+
+
+def roc(pairs: PerPair, times: Tensor) -> Curve:
+    """The receiver operating characteristic under ``(R, P)`` multiplicities."""
+    ordered, order = pairs.similarity.sort(descending=True)
     last_of_its_value = torch.cat([ordered.diff() != 0, torch.ones(1, dtype=torch.bool)])
-    true, false = same[order].double(), (~same)[order].double()
-    nothing = torch.zeros(1, dtype=torch.float64)
-    accepted_false, accepted_true = (
-        torch.cat([nothing, kind.cumsum(0)[last_of_its_value] / kind.sum()]) for kind in (false, true)
-    )
-    return accepted_false, accepted_true
+    times, same = times[:, order], pairs.same[order]
+
+    def accepted(kind: Tensor) -> Tensor:
+        so_far = (times * kind).cumsum(dim=1)
+        return pad(so_far[:, last_of_its_value] / so_far[:, -1:], (1, 0))
+
+    return Curve(accepted(~same), accepted(same))
 
 
-def _equal_error_rate(accepted_false: Tensor, accepted_true: Tensor) -> float:
-    """Where the straight lines between the points of the ROC cross equal errors."""
-    excess = accepted_false - (1 - accepted_true)
-    after = int((excess >= 0).nonzero()[0])
-    before = after - 1
-    share = -excess[before] / (excess[after] - excess[before])
-    return float(accepted_false[before] + share * (accepted_false[after] - accepted_false[before]))
+def area(curve: Curve) -> Tensor:
+    """``(R,)`` areas under the curves."""
+    return torch.trapezoid(curve.true, curve.false, dim=1)
 
 
-def _fold_accuracies(similarity: Tensor, same: Tensor, folds: int) -> tuple[Tensor, Tensor]:
+def true_accept_rate(curve: Curve, rate: float) -> Tensor:
+    """``(R,)`` shares of true pairs accepted while at most ``rate`` of the false ones is."""
+    return curve.true.where(curve.false <= rate, 0).amax(dim=1)
+
+
+def equal_error_rate(curve: Curve) -> Tensor:
+    """``(R,)``: where the straight lines between the points of the curve cross equal errors."""
+    excess = curve.false - (1 - curve.true)
+    after = (excess >= 0).byte().argmax(dim=1, keepdim=True).clamp(min=1)
+    ends = torch.cat([after - 1, after], dim=1)
+    low, high = excess.gather(1, ends).unbind(dim=1)
+    start, stop = curve.false.gather(1, ends).unbind(dim=1)
+    return start - low / (high - low) * (stop - start)
+
+
+def fold_accuracies(pairs: PerPair, times: Tensor) -> tuple[Tensor, Tensor]:
+    """``(R, F)`` accuracies, NaN where no pair of the fold counts, and thresholds."""
+    accuracies, thresholds = [], []
+    for held_out in range(int(pairs.fold.max()) + 1):
+        inside = pairs.fold == held_out
+        threshold = _best_threshold(pairs.similarity[~inside], pairs.same[~inside], times[:, ~inside])
+        right = (pairs.similarity[inside] >= threshold[:, None]) == pairs.same[inside]
+        counted = times[:, inside]
+        accuracies.append((right * counted).sum(dim=1) / counted.sum(dim=1))
+        thresholds.append(threshold)
+    return torch.stack(accuracies, dim=1), torch.stack(thresholds, dim=1)
+
+
+def _folds(same: Tensor, folds: int) -> Tensor:
     fold = torch.empty(len(same), dtype=torch.long)
     for kind in (same, ~same):
         size = int(kind.sum())
         fold[kind] = torch.arange(size) * folds // size
-    accuracies, thresholds = [], []
-    for held_out in range(folds):
-        inside = fold == held_out
-        threshold = _best_threshold(similarity[~inside], same[~inside])
-        accuracies.append(((similarity[inside] >= threshold) == same[inside]).double().mean())
-        thresholds.append(threshold)
-    return torch.stack(accuracies), torch.stack(thresholds)
+    return fold
 
 
-def _best_threshold(similarity: Tensor, same: Tensor) -> Tensor:
-    """Half-way between the two neighbouring similarities that it divides best."""
+def _best_threshold(similarity: Tensor, same: Tensor, times: Tensor) -> Tensor:
+    """``(R,)``: half-way between the two neighbouring similarities that it divides best."""
     values, place = similarity.unique(return_inverse=True)
-    true = torch.bincount(place[same], minlength=len(values))
-    false = torch.bincount(place[~same], minlength=len(values))
+
+    def at_each_value(kind: Tensor) -> Tensor:
+        return times.new_zeros(len(times), len(values)).index_add_(1, place[kind], times[:, kind])
+
+    true, false = at_each_value(same), at_each_value(~same)
     # Accepting from the i-th value on: the true pairs from there, and the false pairs before, are right.
-    nothing = torch.zeros(1, dtype=torch.long)
-    right = torch.cat([true.flip(0).cumsum(0).flip(0), nothing]) + torch.cat([nothing, false.cumsum(0)])
-    cuts = torch.cat([values[:1] - 1e-6, (values[1:] + values[:-1]) / 2, values[-1:] + 1e-6])
-    return cuts[right.argmax()]
+    right = pad(true.flip(1).cumsum(dim=1).flip(1), (0, 1)) + pad(false.cumsum(dim=1), (1, 0))
+    accepted = torch.arange(len(values)) >= right.argmax(dim=1, keepdim=True)
+    counts = true + false > 0
+    below = values.where(counts & ~accepted, -torch.inf).amax(dim=1)
+    above = values.where(counts & accepted, torch.inf).amin(dim=1)
+    cut = torch.where(below.isinf(), above - 1e-6, (below + above) / 2)
+    return torch.where(above.isinf(), below + 1e-6, cut)
