@@ -123,7 +123,7 @@ def print_run(finished: Finished, pictures: list[Path]) -> None:
         console.print(f"picture   {_shown(picture)}")
 
 
-_SHOWN_SCORES = ("map_at_r", "r_precision", "mean_reciprocal_rank")
+_SHOWN_SCORES = ("map_at_r", "r_precision", "mean_reciprocal_rank", "nmi", "ami", "f1")
 
 
 def print_examination(found: Examination, pictures: list[Path]) -> None:
@@ -135,9 +135,6 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
         if name.startswith("recall_at_") or name in _SHOWN_SCORES:
             spread = f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
             table.add_row(name, f"{100 * interval.value:.2f}", spread)
-    for name, value in found.clustering.to_dict().items():
-        if isinstance(value, float):
-            table.add_row(name, f"{100 * value:.2f}", "")
     console.print(table)
     details, names = found.diagnostics, found.images.class_names
     space = details.space

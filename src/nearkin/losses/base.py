@@ -53,11 +53,11 @@ class Loss(nn.Module):
         )
 
 
-_registry: Registry[Loss] = Registry("loss")
-register = _registry.register
-unregister = _registry.unregister
-names = _registry.names
-get = _registry.get
+registry: Registry[Loss] = Registry("loss")
+register = registry.register
+unregister = registry.unregister
+names = registry.names
+get = registry.get
 
 
 def build(
@@ -86,7 +86,7 @@ def build(
     Traceback (most recent call last):
     ValueError: loss 'proxy_anchor' has learnable proxies: it needs num_classes and embedding_dim
     """
-    known = _registry.keywords(name)
+    known = registry.keywords(name)
     if generator is not None and "generator" in known:
         hyperparameters["generator"] = generator
     sizes = {"num_classes": num_classes, "embedding_dim": embedding_dim}
@@ -95,7 +95,7 @@ def build(
             hyperparameters[size] = value
         elif size in known and known[size].default is inspect.Parameter.empty:
             raise ValueError(f"loss {name!r} has learnable proxies: it needs num_classes and embedding_dim")
-    return _registry.build(name, **hyperparameters)
+    return registry.build(name, **hyperparameters)
 
 
 def require_positive(**values: float) -> None:

@@ -13,6 +13,7 @@ from nearkin.evaluation import (
     Diagnostics,
     Interval,
     bootstrap_intervals,
+    clustering_intervals,
     clustering_scores,
     diagnostics,
 )
@@ -27,7 +28,7 @@ class Examination:
 
     Attributes:
         finished: The run, with its test images and embeddings.
-        intervals: Every retrieval score with its confidence interval over classes.
+        intervals: Every retrieval and clustering score with its confidence interval over classes.
         clustering: How well clusters of the query embeddings match their classes.
         diagnostics: Classes, confusions, hubs and doubtful labels among the queries.
         file: Where all of it is written.
@@ -57,11 +58,13 @@ def examine(run: Run, observer: Observer | None = None) -> Examination:
     observer.stage("scoring the test classes")
     opened = score_test(load_network(run), open_data(run.recipe), run.recipe, per_query=True)
     observer.stage("looking for what goes wrong")
-    labels = opened.queries.labels
+    labels, seed = opened.queries.labels, run.recipe.seed
+    clustering = clustering_scores(opened.query_embeddings, labels, seed=seed, keep_assignment=True)
     found = Examination(
         Finished(run, result, opened),
-        bootstrap_intervals(opened.scores, labels, seed=run.recipe.seed),
-        clustering_scores(opened.query_embeddings, labels, seed=run.recipe.seed),
+        bootstrap_intervals(opened.scores, labels, seed=seed)
+        | clustering_intervals(clustering, labels, seed=seed),
+        clustering,
         diagnostics(opened.query_embeddings, labels, recall_at=run.recipe.evaluation.recall_at),
         run.path / "evaluation.json",
     )

@@ -26,7 +26,7 @@ from pydantic import (
 
 from nearkin import losses
 from nearkin.data.registry import registry as data_sets
-from nearkin.losses.base import _registry as loss_registry
+from nearkin.losses.base import registry as loss_registry
 from nearkin.networks import timm_models
 from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
