@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from nearkin import data
+from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import execute, open_data, training_splits
 from nearkin.protocols import execution as execution_module
 from nearkin.protocols.sealed import SealedTest
@@ -124,3 +125,12 @@ def test_one_validation_class_is_too_few(photos, tmp_path):
     photos["protocol"] = {"validation_share": 0.5}
     with pytest.raises(ValueError, match="validation_share=0.5 of 2 classes"):
         execute(Run.open(tmp_path / "run", Recipe.parse(photos)))
+
+
+@pytest.mark.slow
+def test_a_trained_network_beats_raw_pixels_by_far(glyphs_root, tmp_path):
+    run = Run.open(tmp_path / "run", Recipe.parse({"data": {"root": str(glyphs_root)}}))
+    test = open_data(run.recipe).test
+    raw = retrieval_scores(test.images.pixels.flatten(1).float(), test.labels, recall_at=(1,)).recall_at[1]
+    assert raw < 0.45
+    assert execute(run).result["test"]["recall_at_1"] > raw + 0.2
