@@ -55,11 +55,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 COUNTERPARTS = [*THESIS, "proxy_nca_pp", "softmax"]
 RESULTS = Path(__file__).parent / "results"
 NOTE = """\
-Not every row compares equal computations. PML's semi-hard miner keeps every triplet within the margin, ours
-the hardest of each pair (`triplet`); its lifted structure has no scales; its ProxyNCA keeps the positive in
-the denominator (`proxy_nca`); `npair` is its form, one pair per class without the length term, and `npair_all` is
-our default, which does more work; with very many classes its SoftTriple runs without the regulariser. The
-embeddings are noisy on purpose: on easy batches the miners select nothing, and speed-ups are smaller."""
+Not every row compares equal computations. PML's semi-hard miner keeps every triplet within the margin,
+ours the hardest of each pair (`triplet`); its lifted structure has no scales; its ProxyNCA keeps the
+positive in the denominator (`proxy_nca`); `npair` is its form, one pair per class without the length
+term, and `npair_all` is our default, which does more work; with very many classes its SoftTriple runs
+without the regulariser. The embeddings are noisy on purpose: on easy batches the miners select nothing,
+and speed-ups are smaller."""
 
 
 @dataclass(frozen=True)
