@@ -201,7 +201,7 @@ class OptimizerRecipe(Section):
         name: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop``.
         lr: Learning rate of the network.
         weight_decay: Of the network and the loss's parameters.
-        clip: Largest norm of the gradient; none by default.
+        clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
     """
 
     name: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
