@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import sys
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import psutil
+import torch
 
 import nearkin
 from nearkin import data
@@ -88,6 +92,8 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
     trained = train(run, images, validation, observer)
     observer.stage("scoring the test classes")
     opened = test.open(trained.network, run.recipe)
+    run.write_queries(opened.scores, opened.queries.labels)
+    run.write_cost(_cost(run, trained))
     run.write_result(_result(run.recipe, data_set, (images, validation), trained, opened))
     return Finished(run, run.result() or {}, opened)
 
@@ -120,6 +126,27 @@ def _result(
         "versions": {"nearkin": nearkin.__version__, "python": platform.python_version()}
         | {library: importlib.metadata.version(library) for library in _DISCLOSED_LIBRARIES},
     }
+
+
+def _cost(run: Run, trained: Trained) -> dict[str, float | int]:
+    """What the training took."""
+    seconds = [row["seconds"] for row in run.metrics() if "seconds" in row]
+    return {
+        "training_seconds": round(sum(seconds), 3),
+        "seconds_per_epoch": round(sum(seconds) / len(seconds), 3),
+        "peak_memory_bytes": _peak_memory(next(trained.network.parameters()).device),
+    }
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Most bytes in use so far: on the device where it counts them, or else of the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource  # noqa: PLC0415  (not on Windows)
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _counts(images: ImageSet) -> dict[str, int]:
