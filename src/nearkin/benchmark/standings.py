@@ -13,15 +13,19 @@ Verdict = Literal["win", "tie", "loss"]
 
 @dataclass(frozen=True)
 class PublishedFigure:
-    """What somebody else reported for the same loss, data set, network and embedding size.
+    """What somebody reported for a loss, data set, network and embedding size.
 
     Attributes:
-        source: Who and where, such as ``thesis, Table 7``.
+        source: Who and where, such as ``Psomas, 2020, Table 7``.
+        contender: The loss.
+        experiment: Data set, network, embedding size and protocol.
         scores: By name, in [0, 1].
         note: What to know before comparing; empty if nothing.
     """
 
     source: str
+    contender: str
+    experiment: Experiment
     scores: dict[str, float]
     note: str = ""
 
