@@ -67,11 +67,11 @@ def axis_for(values: Iterable[float], *, count: int = 5, floor: float | None = N
     )
 
 
-def snug_axis(values: Iterable[float], *, count: int = 3) -> Axis:
+def snug_axis(values: Iterable[float], *, count: int = 4) -> Axis:
     """An axis that ends a little beyond the values, with the round numbers that lie inside it.
 
     >>> [tick.text for tick in snug_axis([8.2, 50.3]).ticks]
-    ['25', '50']
+    ['20', '40']
     """
     known = list(values)
     low, high = min(known), max(known)
