@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,9 @@ from nearkin.training.run import Checkpoint, Run
 
 _MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 _LOOK_EVERY = 25  # batches between two looks at the loss: each makes the host wait for the device
+
+Scorer = Callable[[EmbeddingNetwork], dict[str, float | int]]
+"""Scores a network on classes that training is not given."""
 
 
 class TrainingError(RuntimeError):
@@ -80,7 +84,10 @@ def embed_as(recipe: Recipe, network: EmbeddingNetwork, images: ImageSet) -> Ten
 
 
 def train(
-    run: Run, images: ImageSet, validation: ImageSet | None = None, observer: Observer | None = None
+    run: Run,
+    images: ImageSet,
+    validation: ImageSet | Scorer | None = None,
+    observer: Observer | None = None,
 ) -> Trained:
     """Train the run's recipe on ``images``, going on from its last checkpoint if there is one.
 
@@ -90,8 +97,8 @@ def train(
     Args:
         run: Where recipe, metrics and checkpoints live.
         images: The classes to learn from.
-        validation: Classes to select the epoch on; scored after every epoch.
-        observer: Hears about every batch and epoch.
+        validation: Classes to select the epoch on, or what scores a network on them; after every epoch.
+        observer: Hears about every batch and epoch; what it raises ends the training, which can go on later.
 
     Raises:
         TrainingError: if the loss is not finite.
@@ -104,7 +111,9 @@ def train(
 class _Training:
     """The state of a training, and how it moves."""
 
-    def __init__(self, run: Run, images: ImageSet, validation: ImageSet | None, observer: Observer) -> None:
+    def __init__(
+        self, run: Run, images: ImageSet, validation: ImageSet | Scorer | None, observer: Observer
+    ) -> None:
         recipe = run.recipe
         self.recipe, self.run, self.observer = recipe, run, observer
         self.images, self.validation = images, validation
@@ -156,7 +165,7 @@ class _Training:
             epochs=self.recipe.training.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
         )
         try:
-            while self.epoch < self.recipe.training.epochs:
+            while self.epoch < (self.recipe.training.stop_after or self.recipe.training.epochs):
                 self._train_epoch()
         finally:
             self.observer.end()
@@ -227,6 +236,8 @@ class _Training:
 
     def _validation_scores(self, network: EmbeddingNetwork) -> dict[str, float | int]:
         assert self.validation is not None
+        if not isinstance(self.validation, ImageSet):
+            return self.validation(network)
         embeddings = embed_as(self.recipe, network, self.validation)
         recall_at = self.recipe.evaluation.recall_at
         return retrieval_scores(embeddings, self.validation.labels, recall_at=recall_at).to_dict()
