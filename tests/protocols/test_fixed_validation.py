@@ -19,7 +19,7 @@ def test_a_data_sets_own_split_is_used(small_recipe, glyphs):
 
 
 def test_without_one_a_tenth_of_the_classes_is_held_out(small_recipe, glyphs):
-    bare = dataclasses.replace(glyphs, validation=None)
+    bare = dataclasses.replace(glyphs, validation=None, all_classes=glyphs.train)
     train, validation = fixed_splits(Recipe.parse(small_recipe), bare)
     assert (train.num_classes, validation.num_classes) == (24, 3)
     assert {*train.class_names, *validation.class_names} == {*bare.train.class_names}

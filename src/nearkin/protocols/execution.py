@@ -16,7 +16,7 @@ from nearkin.data import ImageSet
 from nearkin.protocols.base import Learnt, registry
 from nearkin.protocols.opened import Opened
 from nearkin.protocols.sealed import SealedTest, seal
-from nearkin.protocols.training_data import open_data
+from nearkin.protocols.training_data import as_trained_on, open_data
 from nearkin.training import Observer, Run
 
 _DISCLOSED_LIBRARIES = (
@@ -52,6 +52,7 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
         return Finished(run, done, opened=None)
     observer = observer or Observer()
     training_data, test = seal(open_data(run.recipe, observer))
+    training_data = as_trained_on(run.recipe, training_data, observer)
     protocol = registry.build(run.recipe.protocol.name)
     if protocol.test_chooses_epoch:
         training_data = replace(training_data, test_scorer=test.unsealed_scores(run.recipe))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nearkin import data
 from nearkin.data import DataSet, ImageSet
-from nearkin.training import Observer, Recipe, Scorer
+from nearkin.training import Observer, Recipe, Scorer, build_network
+from nearkin.training.trunk import seen_by_trunk
 
 _LISTED = 5
 
@@ -18,19 +19,16 @@ class TrainingData:
     Attributes:
         train: Images to learn from.
         validation: Classes for model selection, where the data set brings its own.
+        all_classes: Training and validation classes together: the half that is not for testing.
         notes: What a reader of a result should know.
         test_scorer: Tells the test scores of a network; there for ``standard_best_on_test`` only.
     """
 
     train: ImageSet
     validation: ImageSet | None
+    all_classes: ImageSet
     notes: tuple[str, ...] = ()
     test_scorer: Scorer | None = None
-
-    @property
-    def all_classes(self) -> ImageSet:
-        """Training and validation classes together: the half that is not for testing."""
-        return self.train if self.validation is None else data.join(self.train, self.validation)
 
 
 def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
@@ -54,4 +52,22 @@ def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
 
 def without_test(data_set: DataSet) -> TrainingData:
     """What remains of a data set when its test classes are taken away."""
-    return TrainingData(data_set.train, data_set.validation, data_set.notes)
+    train, validation = data_set.train, data_set.validation
+    all_classes = train if validation is None else data.join(train, validation)
+    return TrainingData(train, validation, all_classes, data_set.notes)
+
+
+def as_trained_on(recipe: Recipe, training_data: TrainingData, observer: Observer) -> TrainingData:
+    """The images, or the activations of the recipe's trunk: of all at once, however they will be split."""
+    if recipe.network.cached_trunk is None:
+        return training_data
+    images = training_data.all_classes
+    observer.stage(f"computing what {recipe.network.cached_trunk} makes of {len(images)} images, once")
+    seen = seen_by_trunk(recipe, build_network(recipe), images, flips=True)
+    learnt = training_data.train.num_classes
+    return replace(
+        training_data,
+        train=seen.of_classes(range(learnt)),
+        validation=seen.of_classes(range(learnt, seen.num_classes)) if training_data.validation else None,
+        all_classes=seen,
+    )
