@@ -3,74 +3,15 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from nearkin import data
 from nearkin.evaluation import retrieval_scores
-from nearkin.protocols import execute, open_data, training_splits
-from nearkin.protocols import execution as execution_module
-from nearkin.protocols.sealed import SealedTest
+from nearkin.protocols import execute, fixed_validation, open_data
 from nearkin.training import Recipe, Run
-
-
-def test_fixed_validation_uses_the_data_sets_own_split(small_recipe):
-    recipe = Recipe.parse(small_recipe)
-    data_set = open_data(recipe)
-    train, validation = training_splits(recipe, data_set)
-    assert (train, validation) == (data_set.train, data_set.validation)
-
-
-def test_fixed_validation_holds_out_training_classes_where_there_is_none(small_recipe):
-    recipe = Recipe.parse(small_recipe | {"protocol": {"validation_share": 0.25}})
-    whole = open_data(recipe)
-    train, validation = training_splits(recipe, data.DataSet("glyphs", whole.train, whole.test))
-    assert (train.num_classes, validation.num_classes) == (20, 7)
-    assert not set(train.class_names) & set(validation.class_names)
-
-
-def test_standard_trains_without_validation_and_takes_the_last_epoch(small_recipe, tmp_path):
-    values = small_recipe | {"protocol": {"name": "standard"}}
-    result = execute(Run.open(tmp_path / "run", Recipe.parse(values))).result
-    assert result["selection"] == {"rule": "last epoch", "epoch": 2}
-    assert result["validation"] is None
-    assert result["data"]["validation"] is None
-
-
-def test_the_chosen_epoch_is_the_best_on_validation(small_recipe, tmp_path):
-    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe | {"training": {"epochs": 5}}))
-    result = execute(run).result
-    rows = [row for row in run.metrics() if row["epoch"] > 0]
-    best = max(row["recall_at_1"] for row in rows)
-    first_best = next(row["epoch"] for row in rows if row["recall_at_1"] == best)
-    assert result["selection"]["epoch"] == first_best
-    assert result["validation"]["recall_at_1"] == best
-
-
-def test_the_test_split_is_read_once_and_last(small_recipe, tmp_path, monkeypatch):
-    events = []
-
-    class Watched(SealedTest):
-        def open(self, *args):
-            events.append("test")
-            return super().open(*args)
-
-    def watched_train(run, images, validation, observer):
-        events.append("train")
-        assert not set(images.class_names) & test_classes
-        assert not set(validation.class_names) & test_classes
-        return train(run, images, validation, observer)
-
-    recipe = Recipe.parse(small_recipe)
-    test_classes = set(open_data(recipe).test.class_names)
-    train = execution_module.train
-    monkeypatch.setattr(execution_module, "SealedTest", Watched)
-    monkeypatch.setattr(execution_module, "train", watched_train)
-    execute(Run.open(tmp_path / "run", recipe))
-    assert events == ["train", "test"]
 
 
 def test_a_finished_run_is_only_read(small_recipe, tmp_path, monkeypatch):
     run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
     first = execute(run)
-    monkeypatch.setattr(execution_module, "train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(fixed_validation, "train", lambda *_: pytest.fail("trained again"))
     again = execute(run)
     assert again.result == first.result
     assert again.opened is None
