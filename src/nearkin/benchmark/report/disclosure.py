@@ -10,7 +10,7 @@ from nearkin.benchmark.outcomes import Outcome
 from nearkin.benchmark.report.tables import Cell, Column, Row, Table
 from nearkin.benchmark.report.wording import count, listed
 
-_DISCLOSED = ("recipe", "selection", "data", "network", "versions", "disclosure")
+_DISCLOSED = ("disclosure", "recipe", "selection", "data", "network", "versions")
 _PLACES = ("recipe.data.root",)  # where the images lie says nothing about the run, and much about a machine
 _ABSENT = "—"
 _NAMED = 6
@@ -34,14 +34,17 @@ def disclosure(outcomes: Sequence[Outcome]) -> Disclosure:
     ]
     keys = [key for key in dict.fromkeys(key for one in flat for key in one) if key not in _PLACES]
     differing, equal = [], []
+    said: set[tuple[str, ...]] = set()
     for key in keys:
+        column = tuple(values.get(key, _ABSENT) for values in flat)
         holders: dict[str, list[Outcome]] = {}
-        for outcome, values in zip(runs, flat, strict=True):
-            holders.setdefault(values.get(key, _ABSENT), []).append(outcome)
-        name = Cell(key.removeprefix("recipe."))
+        for outcome, value in zip(runs, column, strict=True):
+            holders.setdefault(value, []).append(outcome)
+        name = Cell(key.removeprefix("disclosure."))
         if len(holders) == 1:
-            equal.append(Row([name, Cell(next(iter(holders)))]))
-        else:
+            equal.append(Row([name, Cell(column[0])]))
+        elif column not in said:  # the recipe repeats what the disclosure says, under another name
+            said.add(column)
             differing.append(Row([name, Cell(_shares(holders)), Cell(_within(holders))]))
     return Disclosure(
         Table("differs", "What differs between the runs", _DIFFERENCE, differing) if differing else None,

@@ -19,6 +19,7 @@ from nearkin.benchmark.report.charts import (
 )
 from nearkin.benchmark.report.tables import Cell, Column, Row, Table
 from nearkin.benchmark.report.wording import (
+    CHOSEN_ON_TEST,
     Links,
     experiment_name,
     in_common,
@@ -186,7 +187,10 @@ def _groups(boards: Iterable[Leaderboard], key: Callable[[Experiment], _Key]) ->
 
 
 def learning_charts(standings: Standings, links: Links) -> list[PanelChart]:
-    """The validation score after every epoch, a line per seed with its chosen epoch marked."""
+    """What each epoch brought, a line per seed with its chosen epoch marked.
+
+    That is the score that selects the epoch, or else the training loss.
+    """
     common = _common(standings)
     return [
         chart
@@ -198,29 +202,52 @@ def learning_charts(standings: Standings, links: Links) -> list[PanelChart]:
 def _learning_chart(
     number: int, board: Leaderboard, metric: str, common: set[str], links: Links
 ) -> PanelChart | None:
+    outcomes = [outcome for place in board.places for outcome in place.outcomes]
+    selecting = any(metric in row for outcome in outcomes for row in outcome.curve)
     panels = []
     for place in board.places:
-        curves = [_learning_curve(outcome, metric) for outcome in place.outcomes]
+        curves = [_learning_curve(outcome, metric if selecting else "loss") for outcome in place.outcomes]
         drawn = [curve for curve in curves if len(curve.points) > 1]
         if drawn:
+            drawn = drawn if selecting else _own_scale(drawn)
             panels.append(Curves(place.contender, links.place(place), drawn, kind=row_kind(place)))
     if not panels:
         return None
     where = experiment_name(board.experiment, without=common)
+    if selecting:
+        whose = "TEST classes" if board.experiment.protocol == CHOSEN_ON_TEST else "validation classes"
+        unit = f"{score_name(metric)} on {whose}, %"
+    else:
+        unit = "training loss, % of the way from its lowest to its highest"
     return panel_chart(
         f"learning-{number}",
         panels,
         title=where,
-        description=f"{score_name(metric)} on validation classes after every epoch, {where}.",
+        description=f"{unit} after every epoch, {where}.",
         x_unit="epoch",
-        y_unit=f"{score_name(metric)} on validation classes, %",
+        y_unit=unit,
     )
 
 
-def _learning_curve(outcome: Outcome, metric: str) -> Curve:
-    points = [(float(row["epoch"]), 100 * float(row[metric])) for row in outcome.curve if metric in row]
+def _learning_curve(outcome: Outcome, key: str) -> Curve:
+    factor = 1 if key == "loss" else 100
+    points = [(float(row["epoch"]), factor * float(row[key])) for row in outcome.curve if key in row]
     chosen = outcome.result.get("selection", {}).get("epoch")
     return Curve(points, next((point for point in points if point[0] == chosen), None))
+
+
+def _own_scale(curves: Sequence[Curve]) -> list[Curve]:
+    """Losses have no common scale: each is drawn over its own, from 0 to 100."""
+    values = [y for curve in curves for _, y in curve.points]
+    low, span = min(values), (max(values) - min(values)) or 1
+
+    def scaled(point: tuple[float, float]) -> tuple[float, float]:
+        return point[0], 100 * (point[1] - low) / span
+
+    return [
+        Curve([scaled(point) for point in curve.points], scaled(curve.mark) if curve.mark else None)
+        for curve in curves
+    ]
 
 
 def cost_table(standings: Standings, links: Links) -> Table | None:

@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image
 
 from nearkin.benchmark.outcomes import Outcome
-from nearkin.benchmark.report.wording import Links, experiment_name, percent, score_name
+from nearkin.benchmark.report.wording import CHOSEN_ON_TEST, Links, experiment_name, percent, score_name
 from nearkin.benchmark.standings import Leaderboard, Place, Standings
 from nearkin.data import ImageSet
 from nearkin.protocols import Opened, examine, open_data, score_test
@@ -78,14 +78,15 @@ class Look:
 
 def looks(standings: Standings, links: Links, observer: Observer) -> list[Look]:
     """A look at each of the first few data sets, in its experiment with the best score."""
+
+    def worth(board: Leaderboard) -> tuple[bool, float]:
+        honest = board.experiment.protocol != CHOSEN_ON_TEST
+        return honest, _trained(board)[0].scores[standings.metric]
+
     best: dict[str, Leaderboard] = {}
-    for board in standings.leaderboards:
-        trained = _trained(board)
-        if not trained:
-            continue
-        other = best.get(board.experiment.dataset)
-        if other is None or trained[0].scores[standings.metric] > _trained(other)[0].scores[standings.metric]:
-            best[board.experiment.dataset] = board
+    for board in filter(_trained, standings.leaderboards):
+        other = best.setdefault(board.experiment.dataset, board)
+        best[board.experiment.dataset] = max(other, board, key=worth)
     return [_look(board, standings.metric, links, observer) for board in list(best.values())[:_DATA_SETS]]
 
 
@@ -102,7 +103,7 @@ def _look(board: Leaderboard, metric: str, links: Links, observer: Observer) -> 
         confusions: list[Confusion] = []
         for place in chosen:
             outcome = max(place.outcomes, key=lambda one: one.scores[metric])
-            run = Run.existing(outcome.path or "")
+            run = _run_with_network(outcome)
             observer.stage(f"looking at what {place.contender} finds on {board.experiment.dataset}")
             if place is chosen[0]:
                 seen, evaluation = _examined(run)
@@ -113,6 +114,13 @@ def _look(board: Leaderboard, metric: str, links: Links, observer: Observer) -> 
     except (ValueError, OSError, RuntimeError) as error:
         return Look(name, [], [], " ".join(str(error).split()))
     return Look(name, opened, confusions)
+
+
+def _run_with_network(outcome: Outcome) -> Run:
+    """The run itself, or the first fold of a cross-validation."""
+    assert outcome.path is not None
+    folds = outcome.result.get("folds", [])
+    return Run.existing(outcome.path / folds[0]["run"] if folds else outcome.path)
 
 
 def _examined(run: Run) -> tuple[Opened, dict[str, Any]]:
