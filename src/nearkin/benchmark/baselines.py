@@ -24,10 +24,13 @@ from torch import Tensor, nn
 
 from nearkin import classical
 from nearkin.benchmark.outcomes import experiment_of
-from nearkin.data import DataSet, common_labels
-from nearkin.evaluation import RetrievalScores, retrieval_scores
+from nearkin.data import DataSet, ImageSet
+from nearkin.evaluation import RetrievalScores
 from nearkin.networks import Backbone, EmbeddingNetwork
-from nearkin.protocols import Opened, SealedTest, open_data, training_splits
+from nearkin.protocols import Opened, TrainingData, open_data, seal
+from nearkin.protocols.fixed_validation import fixed_splits
+from nearkin.protocols.opened import scored
+from nearkin.protocols.training_data import as_trained_on
 from nearkin.training import Observer, Recipe, Run, build_network
 from nearkin.training.engine import embed_as
 
@@ -157,14 +160,15 @@ def _run_from(name: str, itself: bool, learners: Sequence[str], setting: _Settin
     """Run the baseline that takes vectors as they are, if it is missing, and learners on these vectors."""
     network, recipe, what = _untrained(name, setting.recipe)
     setting.observer.stage(f"baselines from {what}")
-    opened = SealedTest(setting.data_set).open(network, recipe)
+    training_data, test = seal(setting.data_set)
+    (opened,) = test.open([network], recipe)
     test_labels = opened.queries.labels
     if itself:
         about: dict[str, Any] = {"description": f"{what}, {opened.query_embeddings.shape[1]} numbers"}
         _keep(setting, name, about=about, scores=opened.scores, labels=test_labels, seconds=0.0)
     if not learners:
         return
-    images, _ = training_splits(recipe, setting.data_set)
+    images = _learnt_from(recipe, as_trained_on(recipe, training_data, setting.observer))
     points, labels = embed_as(recipe, network, images).numpy(), images.labels.numpy()
     size = setting.recipe.network.embedding_dim
     reduce = _pca(points, labels, size)
@@ -183,6 +187,11 @@ def _run_from(name: str, itself: bool, learners: Sequence[str], setting: _Settin
             "fitted_on": {"images": len(chosen), "classes": len(np.unique(labels[chosen]))},
         }
         _keep(setting, learner, about=about, scores=scores, labels=test_labels, seconds=seconds)
+
+
+def _learnt_from(recipe: Recipe, data: TrainingData) -> ImageSet:
+    """The training images that the runs of an experiment learn from."""
+    return fixed_splits(recipe, data)[0] if recipe.protocol.name == "fixed_validation" else data.all_classes
 
 
 def _untrained(name: str, recipe: Recipe) -> tuple[EmbeddingNetwork, Recipe, str]:
@@ -222,17 +231,12 @@ def _as_it_is(points: Array) -> Array:
 def _scores(opened: Opened, mapping: Map, recipe: Recipe) -> RetrievalScores:
     """The scores of mapped test vectors, exactly as those of a run."""
 
-    def mapped(embeddings: Tensor) -> Tensor:
-        return torch.from_numpy(mapping(embeddings.numpy()))
+    def mapped(vectors: Tensor | None) -> Tensor | None:
+        return None if vectors is None else torch.from_numpy(mapping(vectors.numpy()))
 
-    queries, recall_at = mapped(opened.query_embeddings), recipe.evaluation.recall_at
-    if opened.gallery is None or opened.gallery_embeddings is None:
-        return retrieval_scores(queries, opened.queries.labels, recall_at=recall_at, per_query=True)
-    labels, gallery_labels = common_labels(opened.queries, opened.gallery)
-    gallery = mapped(opened.gallery_embeddings)
-    return retrieval_scores(
-        queries, labels, gallery=gallery, gallery_labels=gallery_labels, recall_at=recall_at, per_query=True
-    )
+    queries = mapped(opened.query_embeddings)
+    assert queries is not None
+    return scored(recipe, opened.queries, queries, opened.gallery, mapped(opened.gallery_embeddings)).scores
 
 
 def _keep(

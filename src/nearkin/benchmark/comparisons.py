@@ -42,19 +42,23 @@ class Hits(NamedTuple):
 
 
 def hits_of(outcomes: Iterable[Outcome], metric: str) -> Hits | None:
-    """The hits of a contender's runs; ``None`` if one has not kept its queries, or they differ."""
+    """The hits of a contender, averaged over its seeds (and over the folds of a cross-validation).
+
+    ``None`` if a run has not kept its queries, or they are not the same ones.
+    """
     found: list[Hits] = []
     for outcome in outcomes:
-        kept = outcome.queries()
-        if kept is None or kept[0].per_query is None:
+        parts = outcome.parts()
+        if not parts:
             return None
-        scores, labels = kept
-        values = kept[0].per_query.scores(list(scores.recall_at)).get(metric)
-        if values is None:
-            return None
-        rows = kept[0].per_query.indices
-        found.append(Hits(values, rows, labels[rows]))
-    if not found or not all(found[0].same_queries(other) for other in found):
+        for scores, labels in parts:
+            kept = scores.per_query
+            assert kept is not None
+            values = kept.scores(list(scores.recall_at)).get(metric)
+            if values is None:
+                return None
+            found.append(Hits(values, kept.indices, labels[kept.indices]))
+    if not all(found[0].same_queries(other) for other in found):
         return None
     return found[0]._replace(values=torch.stack([one.values for one in found]).mean(dim=0))
 

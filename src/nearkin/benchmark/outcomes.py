@@ -83,6 +83,15 @@ class Outcome:
             return None
         return Run(self.path, Recipe.parse(self.recipe)).queries()
 
+    def parts(self) -> list[tuple[RetrievalScores, Tensor]]:
+        """The queries of every network behind the scores: one, or one per fold; empty if not all are kept."""
+        own = self.queries()
+        if own is not None or self.path is None:
+            return [] if own is None else [own]
+        folds = [Run.existing(self.path / fold["run"]).queries() for fold in self.result.get("folds", [])]
+        kept = [fold for fold in folds if fold is not None]
+        return kept if len(kept) == len(folds) else []
+
     def terms(self) -> dict[str, Any]:
         """Everything in the recipe that must be equal for equal terms, as flat ``table.key`` entries."""
         flat: dict[str, Any] = {}
@@ -135,15 +144,17 @@ def read_outcomes(paths: Iterable[str | os.PathLike[str]]) -> Reading:
 
 
 def _folders(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
-    """Every directory of a run or baseline, once."""
+    """Every directory of a run or baseline, once; a run inside a run, such as a fold, is a part of it."""
     seen: set[Path] = set()
     for given in paths:
         path = Path(given)
         if not path.is_dir():
             raise ValueError(f"{path} is not a directory: give runs, or folders that hold runs")
         files = (file for name in ("recipe.toml", "result.json") for file in path.rglob(name))
-        for folder in sorted({file.parent for file in files}):
-            if folder.resolve() not in seen:
+        folders = {file.parent for file in files}
+        for folder in sorted(folders):
+            inside = any(parent in folders for parent in folder.parents)
+            if not inside and folder.resolve() not in seen:
                 seen.add(folder.resolve())
                 yield folder
 
