@@ -12,7 +12,7 @@ from nearkin.benchmark.report.wording import count, listed
 
 _DISCLOSED = ("disclosure", "recipe", "selection", "data", "network", "versions")
 _PLACES = ("recipe.data.root",)  # where the images lie says nothing about the run, and much about a machine
-_ABSENT = "—"
+_ABSENT = "not said"
 _NAMED = 6
 
 
@@ -46,6 +46,7 @@ def disclosure(outcomes: Sequence[Outcome]) -> Disclosure:
         elif column not in said:  # the recipe repeats what the disclosure says, under another name
             said.add(column)
             differing.append(Row([name, Cell(_shares(holders)), Cell(_within(holders))]))
+    differing.sort(key=lambda row: row.cells[-1].text == "no")
     return Disclosure(
         Table("differs", "What differs between the runs", _DIFFERENCE, differing) if differing else None,
         Table("equal", f"Equal in all {len(runs)} runs", _EQUAL, equal) if equal else None,

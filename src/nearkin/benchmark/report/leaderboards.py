@@ -19,7 +19,7 @@ from nearkin.benchmark.report.wording import (
 from nearkin.benchmark.standings import Leaderboard, Place, Standings
 
 _PUBLISHED_SERIES = 1
-_LEFT_OUT = {"precision_at_1"}  # Recall@1 by another name
+_ONLY_BY_RUN = {"mean_reciprocal_rank", "r_precision"}  # a leaderboard has room for the field's usual scores
 
 
 @dataclass(frozen=True)
@@ -123,17 +123,13 @@ def _chart_row(place: Place, metric: str, axis: Axis, links: Links) -> DotRow:
 
 
 def shown_scores(places: list[Place], metric: str) -> list[str]:
-    """The scores that every line has, the one that ranks first."""
-    names = [
-        name
-        for name in places[0].scores
-        if name not in _LEFT_OUT | {metric} and all(name in place.scores for place in places)
-    ]
-    return [metric, *names]
+    """The scores that every line has, the one that ranks first; Precision@1 is Recall@1 by another name."""
+    common = set.intersection(*(set(place.scores) for place in places)) - {metric, "precision_at_1"}
+    return [metric, *(name for name in places[0].scores if name in common)]
 
 
 def _table(board: Leaderboard, number: int, metric: str, links: Links) -> Table:
-    scores = shown_scores(board.places, metric)
+    scores = [name for name in shown_scores(board.places, metric) if name not in _ONLY_BY_RUN - {metric}]
     best = {
         name: max((place.scores[name] for place in board.places if place.kind != "baseline"), default=None)
         for name in scores

@@ -38,7 +38,6 @@ class Rankings:
     diagram: RankDiagram | None
     matrix: Matrix | None
     records: Table | None
-    left_out: dict[str, int]
     notes: list[str]
 
 
@@ -51,7 +50,6 @@ def rankings(standings: Standings, links: Links) -> Rankings:
         diagram=_diagram(standings, links),
         matrix=matrix,
         records=None if matrix is None else _records(standings, matrix),
-        left_out=standings.ranking.left_out,
         notes=list(standings.test_notes),
     )
 

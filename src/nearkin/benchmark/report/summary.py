@@ -130,12 +130,11 @@ def _tests(standings: Standings, tied: list[str] | None) -> str:
         f"(Friedman's test in Iman and Davenport's form, {p_phrase(friedman.f_p_value)})."
     ]
     behind = [row.contender for row in standings.ranking.rows[1:] if row.contender not in tied]
+    distance = f"Nemenyi's critical difference of {nemenyi.critical_difference:.2f} ranks from the leader"
     if tied:
-        sentences.append(
-            f"By Nemenyi's test {listed(tied)} stand within the critical difference of "
-            f"{nemenyi.critical_difference:.2f} ranks from the leader"
-            + (f"; {listed(behind)} do not." if behind else ".")
-        )
+        sentences.append(f"Within {distance}: {listed(tied)}.")
+    if behind:
+        sentences.append(f"{'Beyond it' if tied else f'Beyond {distance}'}: {listed(behind)}.")
     if len({experiment.dataset for experiment in standings.ranking.experiments}) == 1:
         sentences.append(
             "All experiments share one data set: the ranking speaks of networks and sizes on this data, "

@@ -8,7 +8,6 @@ from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
 
 import nearkin
 from nearkin.atomic import write_text
@@ -82,7 +81,7 @@ def write_report(
 
     Args:
         standings: From :func:`nearkin.benchmark.rank_outcomes`.
-        folder: Made if it is not there; older reports in it are replaced.
+        folder: Made if it is not there; files of the same names are replaced.
         pictures: Draw galleries, maps and confusions, which takes a while.
         observer: Hears what is being done.
 
@@ -112,10 +111,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["markdown"] = markdown
-    # Our own style and script: what must not be escaped, and nothing else.
     environment.globals |= {
-        "style": Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704
-        "script": Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704
+        name: (_TEMPLATES / f"report.{ending}").read_text(encoding="utf-8")
+        for name, ending in {"style": "css", "script": "js"}.items()
     }
     return environment
 
