@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, permutations, product
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from nearkin.benchmark.statistics import (
     nemenyi,
     pair_tests,
     ranks,
+    signed_rank_p_value,
     smallest_pair_p_value,
 )
 
@@ -136,3 +137,39 @@ def test_the_smallest_pair_p_value_is_reached_when_all_experiments_agree():
     better = np.linspace(0.6, 0.7, 9)
     gaps = {"a": better, "b": better - np.linspace(0.01, 0.02, 9), "c": better - np.linspace(0.03, 0.06, 9)}
     assert min(one.p_holm for one in pair_tests(gaps)) == pytest.approx(smallest_pair_p_value(3, 9))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_signed_ranks_agree_with_scipy_where_nothing_ties(seed):
+    gaps = np.random.default_rng(seed).normal(0.4, 1, size=9 + seed)
+    assert signed_rank_p_value(gaps) == pytest.approx(stats.wilcoxon(gaps, method="exact").pvalue)
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=8))
+def test_signed_ranks_with_ties_agree_with_counting_all_signs(values):
+    gaps = np.array(values, dtype=float)
+    kept = gaps[gaps != 0]
+    if len(kept) == 0:
+        assert signed_rank_p_value(gaps) == 1
+        return
+    rank = stats.rankdata(np.abs(kept))
+    seen = abs(rank @ np.sign(kept))
+    signs = np.array(list(product((-1, 1), repeat=len(kept))))
+    expected = (np.abs(signs @ rank) >= seen - 1e-9).mean()
+    assert signed_rank_p_value(gaps) == pytest.approx(expected)
+
+
+def test_permutations_stand_in_for_chi2_where_there_is_little():
+    few = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 3.0, 2.0]])
+    orders = [np.array(order) for order in permutations((1.0, 2.0, 3.0))]
+
+    def chi2(rows):
+        return 3 * ((np.mean(rows, axis=0) - 2) ** 2).sum()
+
+    exact = np.mean([chi2(rows) >= chi2(few) - 1e-9 for rows in product(orders, repeat=3)])
+    test = friedman(few)
+    assert test.permutation_p_value == pytest.approx(exact, abs=0.015)
+    assert test.best_p_value == test.permutation_p_value
+    many = friedman(matrix_of_ranks(np.random.default_rng(0).random((12, 7))))
+    assert many.permutation_p_value is None
+    assert many.best_p_value == many.f_p_value
