@@ -125,7 +125,6 @@ class _PlainJpeg:
             decoded = simplejpeg.decode_jpeg(
                 self._data,
                 "RGB",
-                fastdct=not self._exactly,
                 fastupsample=not self._exactly,
                 min_height=self.height,
                 min_width=self.width,
