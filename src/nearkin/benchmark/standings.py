@@ -161,6 +161,7 @@ class FriedmanTest:
         f_p_value: With k − 1 and (k − 1)(N − 1) degrees of freedom.
         contenders: k.
         experiments: N.
+        permutation_p_value: Where N ≤ 10 or k ≤ 5, too few for χ² and F; ``None`` with more.
     """
 
     statistic: float
@@ -169,6 +170,12 @@ class FriedmanTest:
     f_p_value: float
     contenders: int
     experiments: int
+    permutation_p_value: float | None = None
+
+    @property
+    def best_p_value(self) -> float:
+        """The most trustworthy of the p-values: by permutation where there is one, or else of F."""
+        return self.f_p_value if self.permutation_p_value is None else self.permutation_p_value
 
 
 @dataclass(frozen=True)
@@ -192,7 +199,7 @@ class NemenyiTest:
 
 @dataclass(frozen=True)
 class PairTest:
-    """Wilcoxon's signed-rank test of two contenders over the experiments, exact where there are no ties.
+    """Wilcoxon's signed-rank test of two contenders over the experiments, exact.
 
     Attributes:
         first: A contender.

@@ -21,6 +21,11 @@ Matrix = NDArray[np.float64]
 # Differences of scores below this are round-off: 61.6 − 60.3 and 57.3 − 56.0 are the same step.
 _SAME = 9
 
+# Up to so many experiments or contenders the distributions of χ² and F are too rough (Demšar 2006, 3.2.2).
+_FEW_EXPERIMENTS = 10
+_FEW = 5
+_PERMUTATIONS = 9999
+
 
 def ranks(scores: Mapping[str, float]) -> dict[str, float]:
     """Ranks of contenders by their scores: 1 is the highest, equal scores share their mean rank.
@@ -37,6 +42,8 @@ def friedman(rank_matrix: Matrix) -> FriedmanTest:
 
     χ² = 12 N / (k (k + 1)) · (Σ R_j² − k (k + 1)² / 4), F = (N − 1) χ² / (N (k − 1) − χ²)
 
+    With few experiments or contenders there is a p-value by random permutation as well.
+
     Args:
         rank_matrix: ``(N, k)`` ranks of k contenders in N experiments, two of each at least.
 
@@ -44,24 +51,45 @@ def friedman(rank_matrix: Matrix) -> FriedmanTest:
     >>> test = friedman(orders)
     >>> round(test.statistic, 3), round(test.p_value, 3), round(test.f_p_value, 3)
     (4.5, 0.105, 0.084)
+    >>> 0.11 < test.permutation_p_value < 0.14  # of all orders, one in eight
+    True
     """
     N, k = rank_matrix.shape
     if N < 2 or k < 2:
         raise ValueError(f"Friedman's test needs 2 experiments and 2 contenders at least, not {N} and {k}")
-    average = rank_matrix.mean(axis=0)
     ties = sum(float((count**3 - count).sum()) for count in map(_tie_sizes, rank_matrix))
     untied = 1 - ties / (N * k * (k * k - 1))
     if untied == 0:  # everybody is equal in every experiment
         return FriedmanTest(0.0, 1.0, 0.0, 1.0, k, N)
-    chi2 = 12 * N / (k * (k + 1)) * (float((average**2).sum()) - k * (k + 1) ** 2 / 4) / untied
+    chi2 = float(_chi2(rank_matrix)) / untied
     rest = N * (k - 1) - chi2
-    if rest < 1e-9:
-        # All experiments agree, F is infinite; the chance of it is exact: one order of k! each time.
-        f, f_p_value = math.inf, math.factorial(k) ** -(N - 1.0)
-    else:
-        f = (N - 1) * chi2 / rest
-        f_p_value = float(stats.f.sf(f, k - 1, (k - 1) * (N - 1)))
-    return FriedmanTest(chi2, float(stats.chi2.sf(chi2, k - 1)), f, f_p_value, k, N)
+    # With all experiments agreeing F is infinite; the chance of it is exact: one order of k! each time.
+    f = math.inf if rest < 1e-9 else (N - 1) * chi2 / rest
+    f_p_value = stats.f.sf(f, k - 1, (k - 1) * (N - 1)) if f < math.inf else math.factorial(k) ** (1.0 - N)
+    return FriedmanTest(
+        statistic=chi2,
+        p_value=float(stats.chi2.sf(chi2, k - 1)),
+        f_statistic=f,
+        f_p_value=float(f_p_value),
+        contenders=k,
+        experiments=N,
+        permutation_p_value=_permutation_p_value(rank_matrix) if N <= _FEW_EXPERIMENTS or k <= _FEW else None,
+    )
+
+
+def _chi2(rank_matrices: Matrix) -> Matrix:
+    """Friedman's χ² of ``(…, N, k)`` ranks, without the correction for ties."""
+    N, k = rank_matrices.shape[-2:]
+    squares = np.square(rank_matrices.mean(axis=-2)).sum(axis=-1)
+    return np.asarray(12 * N / (k * (k + 1)) * (squares - k * (k + 1) ** 2 / 4))
+
+
+def _permutation_p_value(rank_matrix: Matrix) -> float:
+    """How often ranks in random order differ as much; what is seen counts as one of them."""
+    random = np.random.default_rng(0)
+    shuffled = random.permuted(np.broadcast_to(rank_matrix, (_PERMUTATIONS, *rank_matrix.shape)), axis=-1)
+    as_large = int((_chi2(shuffled) >= _chi2(rank_matrix) - 1e-9).sum())
+    return (as_large + 1) / (_PERMUTATIONS + 1)
 
 
 def _tie_sizes(row: Matrix) -> Matrix:
@@ -149,12 +177,38 @@ def pair_tests(scores: Mapping[str, Sequence[float]]) -> list[PairTest]:
     0.03125
     """
     pairs = list(combinations(scores, 2))
-    gaps = [np.round(np.subtract(scores[a], scores[b]), _SAME) for a, b in pairs]
-    p_values = [float(stats.wilcoxon(gap).pvalue) if gap.any() else 1.0 for gap in gaps]
+    columns = {name: np.asarray(values, dtype=np.float64) for name, values in scores.items()}
+    gaps = [np.round(columns[a] - columns[b], _SAME) for a, b in pairs]
+    p_values = [signed_rank_p_value(gap) for gap in gaps]
     return [
         PairTest(first, second, p, corrected, float(np.median(gap)))
         for (first, second), p, corrected, gap in zip(pairs, p_values, holm(p_values), gaps, strict=True)
     ]
+
+
+def signed_rank_p_value(differences: Matrix) -> float:
+    """Two-sided p-value of Wilcoxon's signed-rank test, exact with ties too; zeros are left out.
+
+    Args:
+        differences: ``(N,)``.
+
+    >>> signed_rank_p_value(np.array([0.1, 0.2, 0.2, 0.4]))
+    0.125
+    """
+    differences = differences[differences != 0]
+    if not len(differences):
+        return 1.0
+    doubled = np.round(2 * stats.rankdata(np.abs(differences))).astype(int)  # mean ranks are halves at worst
+    # chances[w]: that doubled ranks with random signs have a positive sum of w, one rank after another
+    chances = np.zeros(doubled.sum() + 1)
+    chances[0] = 1
+    for rank in doubled:
+        taken = chances[:-rank] / 2
+        chances /= 2
+        chances[rank:] += taken
+    positive = int(doubled[differences > 0].sum())
+    smaller = min(positive, int(doubled.sum()) - positive)
+    return float(min(2 * chances[: smaller + 1].sum(), 1.0))
 
 
 def smallest_pair_p_value(contenders: int, experiments: int) -> float:

@@ -29,6 +29,7 @@ from nearkin.benchmark.standings import (
 )
 
 _SHOWN_TERMS = 4
+_UNTRAINED = ("raw_pixels", "untrained_network", "frozen_features")
 
 
 def rank_outcomes(
@@ -199,9 +200,20 @@ def _board_notes(places: Sequence[Place], with_hits: int) -> list[str]:
         notes.append(f"Between {few} and {many} seeds: losses with fewer have less certain means.")
     elif set(seeds.values()) == {1}:
         notes.append("One seed each: the intervals tell classes apart from chance, not seeds.")
+    notes += _beaten_by_baselines(places)
     if runs and with_hits < len(places):
         missing = len(places) - with_hits
         notes.append(f"{missing} of {len(places)} kept no queries, so they have no interval and no verdict.")
+    return notes
+
+
+def _beaten_by_baselines(places: Sequence[Place]) -> list[str]:
+    """The losses that score below what needs no training; ``places`` are in order."""
+    notes = []
+    for index, place in enumerate(places):
+        below = [other.contender for other in places[index + 1 :] if other.kind == "run"]
+        if place.contender in _UNTRAINED and below:
+            notes.append(f"Below {place.contender}, to be looked into: {_and(below)}.")
     return notes
 
 
@@ -299,11 +311,12 @@ def _tests(
 
 
 def _friedman_note(test: FriedmanTest, alpha: float) -> str:
-    k, N = test.contenders, test.experiments
-    verdict = "the losses differ" if test.f_p_value < alpha else "no difference between the losses is shown"
-    few = "" if N > 10 and k > 5 else " (a rough approximation with so few)"
-    return (
-        f"Friedman over {N} experiments and {k} losses{few}: χ² = {test.statistic:.1f}, "
+    verdict = "the losses differ" if test.best_p_value < alpha else "no difference between them is shown"
+    found = f"Friedman over {test.experiments} experiments and {test.contenders} losses: "
+    found += f"χ² = {test.statistic:.1f}, "
+    if test.permutation_p_value is not None:
+        return found + f"p = {_p(test.permutation_p_value)} (by permutation, with so few): {verdict}."
+    return found + (
         f"p = {_p(test.p_value)}; Iman and Davenport's F = {test.f_statistic:.1f}, "
         f"p = {_p(test.f_p_value)}: {verdict}."
     )

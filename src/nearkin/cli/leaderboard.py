@@ -12,10 +12,17 @@ from nearkin.benchmark.standings import Leaderboard, Place, Ranking, Standings
 from nearkin.cli.display import console
 
 _BAR_WIDTH = 24
+_SHORT_BAR_WIDTH = 16
+_WIDE = 100  # columns that a terminal needs for everything
 _MOST_BOARDS = 4
 _RANK_WIDTH = 3
 _RANKING_WIDTH = 44
 _MOST_SKIPPED = 5
+
+_LEGEND = (
+    "Intervals draw test classes, hits averaged over seeds. beats: losses that it is ahead of on the same "
+    "queries, by an interval without 0 and a permutation test with Holm's correction."
+)
 
 
 def print_standings(standings: Standings, *, every_experiment: bool = False) -> None:
@@ -23,6 +30,8 @@ def print_standings(standings: Standings, *, every_experiment: bool = False) -> 
     if len(standings.leaderboards) <= _MOST_BOARDS or every_experiment:
         for board in standings.leaderboards:
             _print_leaderboard(board, standings.metric)
+        if any(board.comparisons for board in standings.leaderboards):
+            console.print(Text(_LEGEND, style="dim"))
     if len(standings.ranking.experiments) > 1 and standings.ranking.rows:
         _print_ranking(standings.ranking)
     _print_sentences("tests", standings.test_notes)
@@ -70,6 +79,7 @@ def _print_leaderboard(board: Leaderboard, metric: str) -> None:
 def _columns(board: Leaderboard, metric: str) -> Iterator[_Column]:
     """The columns for which there is something to show."""
     places = board.places
+    wide = console.width >= _WIDE
     yield _Column("", _rank)
     yield _Column("", lambda place: place.contender, "left")
     yield _Column(score_name(metric), lambda place: _percent(place.scores[metric]))
@@ -77,12 +87,15 @@ def _columns(board: Leaderboard, metric: str) -> Iterator[_Column]:
         yield _Column("± seeds", lambda place: _percent(place.spread.get(metric)))
     if any(place.interval for place in places):
         low, high = _ends(places, metric)
+        width = _BAR_WIDTH if wide else _SHORT_BAR_WIDTH
         left, right = f"{100 * low:.0f}", f"{100 * high:.0f}"
-        yield _Column("95% over classes", _interval)
+        yield _Column("95% interval", _interval)
         yield _Column(
-            left + right.rjust(_BAR_WIDTH - len(left)), lambda place: _bar(place, metric, low, high), "left"
+            left + right.rjust(width - len(left)),
+            lambda place: _bar(place, metric, (low, high), width),
+            "left",
         )
-    for name in ("recall_at_8", "map_at_r"):
+    for name in ("recall_at_8", "map_at_r") if wide else ():
         if name != metric and all(name in place.scores for place in places):
             yield _Column(score_name(name), lambda place, name=name: _percent(place.scores[name]))  # type: ignore[misc]
     if board.comparisons:
@@ -131,13 +144,14 @@ def _ends(places: Sequence[Place], metric: str) -> tuple[float, float]:
     return int(100 * low) / 100, -int(-100 * high // 1) / 100
 
 
-def _bar(place: Place, metric: str, low: float, high: float) -> Text:
+def _bar(place: Place, metric: str, ends: tuple[float, float], width: int) -> Text:
     """The interval as a line with the score as a dot on it."""
+    low, high = ends
 
     def column(score: float) -> int:
-        return round((score - low) / max(high - low, 1e-9) * (_BAR_WIDTH - 1))
+        return round((score - low) / max(high - low, 1e-9) * (width - 1))
 
-    cells = [" "] * _BAR_WIDTH
+    cells = [" "] * width
     if place.interval is not None:
         for i in range(column(place.interval.low), column(place.interval.high) + 1):
             cells[i] = "─"
@@ -151,7 +165,8 @@ def _print_ranking(ranking: Ranking) -> None:
     for head in ("", "", "total", "average", "std", *(["ranks"] if few else [])):
         table.add_column(head, justify="left" if head == "ranks" else "right", no_wrap=True)
     table.columns[1].justify = "left"
-    for place, row in enumerate(ranking.rows, start=1):
+    for row in ranking.rows:
+        place = 1 + sum(other.total < row.total for other in ranking.rows)
         ranks = [f"{rank:{_RANK_WIDTH}g}" for rank in row.ranks.values()]
         cells = [f"{place}", row.contender, f"{row.total:g}", f"{row.average:.2f}", f"{row.deviation:.2f}"]
         table.add_row(*cells, *(["".join(ranks)] if few else []), style="bold cyan" if place == 1 else "")
