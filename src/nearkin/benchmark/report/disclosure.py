@@ -8,7 +8,7 @@ from typing import Any
 
 from nearkin.benchmark.outcomes import Outcome
 from nearkin.benchmark.report.tables import Cell, Column, Row, Table
-from nearkin.benchmark.report.wording import count, listed
+from nearkin.benchmark.report.wording import count, labelled, listed
 
 _DISCLOSED = ("disclosure", "recipe", "selection", "data", "network", "versions")
 _PLACES = ("recipe.data.root",)  # where the images lie says nothing about the run, and much about a machine
@@ -101,4 +101,4 @@ def _words(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(_words, value)) or "none"
-    return str(value)
+    return labelled(str(value))

@@ -8,6 +8,7 @@ from nearkin.benchmark.report.wording import (
     CHOSEN_ON_TEST,
     count,
     experiment_name,
+    labelled,
     listed,
     p_phrase,
     percent,
@@ -216,7 +217,7 @@ def _warnings(standings: Standings) -> list[str]:
             f"In {which} the epoch was chosen on the test classes ({CHOSEN_ON_TEST}). Such scores are higher "
             "than an honest test would give, and must not be set beside scores of another protocol."
         )
-    warnings += [note for note in standings.notes if not note.startswith(CHOSEN_ON_TEST)]
+    warnings += [labelled(note) for note in standings.notes if not note.startswith(CHOSEN_ON_TEST)]
     if standings.skipped:
         warnings.append(
             f"{count(len(standings.skipped), 'directory', 'directories')} could not be compared: see Runs."
