@@ -26,8 +26,8 @@ class Disclosure:
 
 
 def disclosure(outcomes: Sequence[Outcome]) -> Disclosure:
-    """Compare everything that the runs disclose."""
-    runs = [outcome for outcome in outcomes if outcome.result]
+    """Compare everything that the runs disclose; baselines have no training to speak of."""
+    runs = [outcome for outcome in outcomes if outcome.kind == "run" and outcome.result]
     flat = [
         _flat({name: outcome.result[name] for name in _DISCLOSED if name in outcome.result})
         for outcome in runs
