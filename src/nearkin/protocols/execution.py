@@ -15,7 +15,8 @@ import nearkin
 from nearkin import data
 from nearkin.data import DataSet, ImageSet, split_classes
 from nearkin.protocols.sealed import Opened, SealedTest
-from nearkin.training import Observer, Recipe, Run, Trained, train
+from nearkin.training import Observer, Recipe, Run, Trained, build_network, train
+from nearkin.training.trunk import seen_by_trunk
 
 _DISCLOSED_LIBRARIES = (
     "torch",
@@ -64,20 +65,34 @@ def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
     return data.leave_out(data_set, bad)
 
 
-def training_splits(recipe: Recipe, data_set: DataSet) -> tuple[ImageSet, ImageSet | None]:
-    """The images to learn from, and those to select on if the protocol has a validation."""
+def training_splits(
+    recipe: Recipe, data_set: DataSet, observer: Observer | None = None
+) -> tuple[ImageSet, ImageSet | None]:
+    """The images to learn from, and those to select on if the protocol has a validation.
+
+    With a cached trunk they are its activations.
+    """
+    train = _as_trained_on(recipe, data_set.train, observer or Observer())
     if recipe.protocol.name == "standard":
-        return data_set.train, None
+        return train, None
     if data_set.validation is not None:
-        return data_set.train, data_set.validation
+        return train, data_set.validation
     share = recipe.protocol.validation_share
-    images, validation = split_classes(data_set.train, share, recipe.seed)
+    images, validation = split_classes(train, share, recipe.seed)
     if validation.num_classes < 2:
         raise ValueError(
-            f"protocol.validation_share={share} of {data_set.train.num_classes} classes holds one class out, "
+            f"protocol.validation_share={share} of {train.num_classes} classes holds one class out, "
             "and kin cannot be told from strangers there: raise it, or choose protocol.name=standard"
         )
     return images, validation
+
+
+def _as_trained_on(recipe: Recipe, images: ImageSet, observer: Observer) -> ImageSet:
+    """Images, or the activations of the recipe's trunk: of all of them at once, however they are split."""
+    if recipe.network.cached_trunk is None:
+        return images
+    observer.stage(f"computing what {recipe.network.cached_trunk} makes of {len(images)} images, once")
+    return seen_by_trunk(recipe, build_network(recipe), images, flips=True)
 
 
 def execute(run: Run, observer: Observer | None = None) -> Finished:
@@ -87,7 +102,7 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
         return Finished(run, done, opened=None)
     observer = observer or Observer()
     data_set = open_data(run.recipe, observer)
-    images, validation = training_splits(run.recipe, data_set)
+    images, validation = training_splits(run.recipe, data_set, observer)
     test = SealedTest(data_set)
     trained = train(run, images, validation, observer)
     observer.stage("scoring the test classes")

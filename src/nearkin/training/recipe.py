@@ -32,6 +32,7 @@ from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
 from nearkin.registry import Registry, nearest_name
 from nearkin.sampling.base import registry as samplers
+from nearkin.training.terms import THESIS, merged, terms_of_paper, terms_of_thesis
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -134,6 +135,11 @@ class NetworkRecipe(Choice):
         weights: ``imagenet``, or a file.
         freeze_batch_norm: Hold statistics and affine parameters of every batch norm still.
         head_lr_factor: Learning rate of the head, in multiples of the backbone's.
+        pca_head: Let the head start as the principal components of the training images' features.
+        cached_trunk: A stage of the network, such as ``blocks.5``. Up to there nothing is trained, and what
+            it makes of every image (resized, cropped at the centre, and mirrored) is computed once and kept
+            on disk; only what comes after it runs in training.
+        trunk_cache: The folder for that; by default in the user's cache.
     """
 
     name: str = "convnet"
@@ -143,6 +149,9 @@ class NetworkRecipe(Choice):
     weights: str | None = None
     freeze_batch_norm: bool = False
     head_lr_factor: PositiveFloat = 1.0
+    pca_head: bool = False
+    cached_trunk: str | None = None
+    trunk_cache: str | None = None
 
     registry = networks
 
@@ -172,6 +181,20 @@ class SamplerRecipe(Choice):
     given_elsewhere = frozenset({"labels", "seed", "rank", "world_size"})
 
 
+class MemoryRecipe(Section):
+    """References from earlier batches, for a pair loss.
+
+    Attributes:
+        size: How many embeddings are remembered.
+        warmup_steps: Batches before they count.
+        weight: Of the loss against them.
+    """
+
+    size: PositiveInt
+    warmup_steps: NonNegativeInt = 0
+    weight: NonNegativeFloat = 1.0
+
+
 class LossRecipe(Choice):
     """The loss and its hyperparameters.
 
@@ -179,18 +202,22 @@ class LossRecipe(Choice):
         name: A registered loss.
         lr: Learning rate of its proxies or boundaries; by default ``lr_factor`` times the network's.
         lr_factor: Used where ``lr`` is not given.
+        memory: A cross-batch memory around it; none by default.
     """
 
     name: str = "proxy_anchor"
     lr: PositiveFloat | None = None
     lr_factor: PositiveFloat = 10.0
+    memory: MemoryRecipe | None = None
 
     registry = loss_registry
     given_elsewhere = frozenset({"num_classes", "embedding_dim", "generator"})
 
     @model_validator(mode="after")
     def _check_values(self) -> LossRecipe:
-        losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
+        loss = losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
+        if self.memory is not None:
+            losses.CrossBatchMemory(loss, **self.memory.model_dump())
         return self
 
 
@@ -201,29 +228,48 @@ class OptimizerRecipe(Section):
         name: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop``.
         lr: Learning rate of the network.
         weight_decay: Of the network and the loss's parameters.
+        eps: Added to what Adam, AdamW and RMSprop divide a gradient by; by default the optimiser's own.
         clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
     """
 
     name: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
     lr: PositiveFloat = 2e-3
     weight_decay: NonNegativeFloat = 1e-4
+    eps: PositiveFloat | None = None
     clip: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _check_eps(self) -> OptimizerRecipe:
+        if self.eps is not None and self.name == "sgd":
+            raise ValueError("eps: sgd divides by nothing and takes none")
+        return self
 
 
 class ScheduleRecipe(Section):
     """How the learning rate falls.
 
     Attributes:
-        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), or ``constant``.
+        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), ``multi_step`` (times
+            ``factor`` at every milestone), or ``constant``.
         warmup: Epochs of linear rise from 0, before anything else.
         every: Of ``step``, in epochs.
-        factor: Of ``step``.
+        milestones: Of ``multi_step``, in epochs.
+        factor: Of both.
     """
 
-    name: Literal["cosine", "step", "constant"] = "cosine"
+    name: Literal["cosine", "step", "multi_step", "constant"] = "cosine"
     warmup: NonNegativeFloat = 0.5
     every: PositiveInt = 10
+    milestones: tuple[PositiveInt, ...] = ()
     factor: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    @model_validator(mode="after")
+    def _check_milestones(self) -> ScheduleRecipe:
+        if (self.name == "multi_step") != bool(self.milestones):
+            raise ValueError("milestones go with the schedule multi_step, which needs them: [20, 40]")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError(f"milestones must rise, not {list(self.milestones)}")
+        return self
 
 
 class TrainingRecipe(Section):
@@ -231,11 +277,13 @@ class TrainingRecipe(Section):
 
     Attributes:
         epochs: Passes over the training images.
+        head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
         precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
         checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
     """
 
     epochs: PositiveInt = 12
+    head_only: NonNegativeInt = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     checkpoint_minutes: PositiveFloat = 5.0
 
@@ -270,9 +318,14 @@ class Recipe(Section):
     """Everything about a run.
 
     Attributes:
+        terms: Which values stand where the recipe says nothing. ``equal``: the defaults below, the same for
+            every loss but for its own hyperparameters. ``thesis``: the thesis's, for its experiments.
+            ``published``: those of the loss's own paper and code, batch norm, pooling, crop and all; such
+            runs do not compare losses.
         seed: Of everything random: weights, batches, transforms, mining, the validation split.
     """
 
+    terms: Literal["equal", "thesis", "published"] = "equal"
     seed: NonNegativeInt = 0
     data: DataRecipe = DataRecipe()
     network: NetworkRecipe = NetworkRecipe()
@@ -286,9 +339,25 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_sampler(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
+    def _fill_in(cls, values: Any) -> Any:
+        return cls._choose_sampler(cls._lay_over_terms(values)) if isinstance(values, Mapping) else values
+
+    @classmethod
+    def _lay_over_terms(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the terms say, and over it what the recipe says."""
+        kind = values.get("terms", "equal")
+        if kind not in {THESIS, "published"}:
             return values
+        loss, data, network = (
+            _name_of(values.get(key, {}), model)
+            for key, model in (("loss", LossRecipe), ("data", DataRecipe), ("network", NetworkRecipe))
+        )
+        return merged(
+            terms_of_paper(loss) if kind == "published" else terms_of_thesis(loss, data, network), values
+        )
+
+    @classmethod
+    def _choose_sampler(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         sampler = values.get("sampler", {})
         loss = values.get("loss", {})
         if not isinstance(sampler, Mapping) or not isinstance(loss, Mapping) or "name" in sampler:
@@ -335,6 +404,11 @@ class Recipe(Section):
         return tomli_w.dumps(self.to_dict())
 
 
+def _name_of(table: Any, section: type[Choice]) -> str:
+    default: str = section.model_fields["name"].default
+    return table.get("name", default) if isinstance(table, Mapping) else default
+
+
 def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Plain values with ``table.key=value`` settings put over them; values are TOML, or else text.
 
@@ -378,8 +452,7 @@ def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
 
 def _keys_beside(place: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for part in place[:-1]:
-        inner = model.model_fields[str(part)].annotation
-        assert inspect.isclass(inner)
-        assert issubclass(inner, BaseModel)
-        model = inner
+        annotation = model.model_fields[str(part)].annotation
+        possible = [annotation, *typing.get_args(annotation)]  # a table that may be left out is a union
+        model = next(kind for kind in possible if inspect.isclass(kind) and issubclass(kind, BaseModel))
     return list(model.model_fields)
