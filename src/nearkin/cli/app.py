@@ -38,7 +38,7 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         app()
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:
         if os.environ.get("NEARKIN_DEBUG"):
             raise
         Console(stderr=True, soft_wrap=True, highlight=False).print(

@@ -51,7 +51,7 @@ class LanguageGuidance(Loss):
         language model has never met guide nobody. The paper's best weights with multi-similarity lie between
         5.5 and 10.
 
-    With several names per class (:func:`nearkin.networks.pseudo_labels` finds some where there are none),
+    With several names per class (:func:`nearkin.networks.pseudo_class_names` finds some where there are none),
     names are compared rank by rank, and S_L is the mean of the K matrices: the most likely names of two
     classes with each other, the second most likely with each other, and so on.
 
@@ -95,6 +95,8 @@ class LanguageGuidance(Loss):
         prompt: str = "a photo of a {}",
     ) -> None:
         require_non_negative(weight=weight, shift=shift)
+        if "{}" not in prompt:
+            raise ValueError(f"prompt={prompt!r} has no place for the class name: write it with {{}}")
         super().__init__()
         self.loss = loss
         self.weight = weight
@@ -200,8 +202,6 @@ def _names_by_class(class_names: Sequence[str] | Sequence[Sequence[str]]) -> lis
 @torch.no_grad()
 def _encode(names: list[list[str]], encoder: Encoder, prompt: str) -> Tensor:
     """Embeddings ``(C, K, E)`` of all names, each of which is encoded once, however often it occurs."""
-    if "{}" not in prompt:
-        raise ValueError(f"prompt={prompt!r} has no place for the class name: write it with {{}}")
     places = {name: place for place, name in enumerate(dict.fromkeys(name for own in names for name in own))}
     embeddings = encoder([prompt.replace("{}", name) for name in places])
     if embeddings.dim() != 2 or len(embeddings) != len(places):

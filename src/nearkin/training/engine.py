@@ -24,6 +24,7 @@ from nearkin.networks import (
     initialise_head_with_pca,
     train_head_only,
 )
+from nearkin.training.guidance import guided_by_language
 from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
 from nearkin.training.recipe import Recipe
@@ -157,7 +158,7 @@ class _Training:
         images = seen_by_trunk(recipe, network, images, flips=True)
         self.images = images
         self.validation = None if validation is None else seen_by_trunk(recipe, network, validation)
-        loss = build_loss(recipe, images.num_classes)
+        loss = guided_by_language(recipe, build_loss(recipe, images.num_classes), images, observer)
         self.sampler = sampling.build(
             recipe.sampler.name,
             images.labels,
