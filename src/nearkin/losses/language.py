@@ -51,9 +51,9 @@ class LanguageGuidance(Loss):
         language model has never met guide nobody. The paper's best weights with multi-similarity lie between
         5.5 and 10.
 
-    With several names per class (:func:`nearkin.networks.pseudo_class_names` finds some where there are none),
-    names are compared rank by rank, and S_L is the mean of the K matrices: the most likely names of two
-    classes with each other, the second most likely with each other, and so on.
+    With several names per class (where there are none, :func:`nearkin.networks.pseudo_class_names` finds
+    some), names are compared rank by rank, and S_L is the mean of the K matrices: the most likely names of
+    two classes with each other, the second most likely with each other, and so on.
 
     Keywords of ``forward`` such as ``references`` and ``ids`` go to the inner loss; guidance looks at the
     batch itself. Its learnable parameters are found here by their own names. With a
