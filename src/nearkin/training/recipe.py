@@ -306,15 +306,23 @@ class TrainingRecipe(Section):
 
     Attributes:
         epochs: Passes over the training images.
+        stop_after: Stop after this epoch, of the same schedule: where a validation found the best one.
         head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
         precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
         checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
     """
 
     epochs: PositiveInt = 12
+    stop_after: PositiveInt | None = None
     head_only: NonNegativeInt = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     checkpoint_minutes: PositiveFloat = 5.0
+
+    @model_validator(mode="after")
+    def _check_last_epoch(self) -> TrainingRecipe:
+        if self.stop_after is not None and self.stop_after > self.epochs:
+            raise ValueError(f"stop_after={self.stop_after} lies after the last of {self.epochs} epochs")
+        return self
 
 
 class EvaluationRecipe(Section):
@@ -330,17 +338,37 @@ class EvaluationRecipe(Section):
 
 
 class ProtocolRecipe(Section):
-    """How the run is selected.
+    """How the run is selected and tested.
 
     Attributes:
         name: ``fixed_validation``: the epoch with the best validation score, over classes that are held out
-            of training (the data set's own validation split, or a random share of the training classes).
-            ``standard``: no validation, the last epoch.
-        validation_share: Of the training classes, where the data set has no validation split.
+            of training. ``cross_validation``: a network per fold of the training classes, each selected on
+            its fold. ``standard``: all classes train, and the last epoch counts. ``standard_best_on_test``:
+            the same, and the test classes choose the epoch, which makes their score too good.
+        validation_share: Of ``fixed_validation``: hold out this share of the training classes. By default the
+            data set's own validation split, or a tenth.
+        folds: Of ``cross_validation``; 10 by default.
+        fold: Of ``cross_validation``: train and test this one only, counted from 0.
     """
 
-    name: Literal["fixed_validation", "standard"] = "fixed_validation"
-    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    name: Literal["fixed_validation", "cross_validation", "standard", "standard_best_on_test"] = (
+        "fixed_validation"
+    )
+    validation_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    folds: Annotated[int, Field(ge=2)] | None = None
+    fold: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> ProtocolRecipe:
+        belongs_to = {
+            "validation_share": "fixed_validation",
+            "folds": "cross_validation",
+            "fold": "cross_validation",
+        }
+        for key, protocol in belongs_to.items():
+            if getattr(self, key) is not None and self.name != protocol:
+                raise ValueError(f"{key} belongs to {protocol}, and the protocol is {self.name}")
+        return self
 
 
 class Recipe(Section):
@@ -423,6 +451,24 @@ class Recipe(Section):
         except tomllib.TOMLDecodeError as error:
             raise RecipeError(f"{path} is not TOML: {error}") from None
         return cls.parse(override(values, overrides), source=str(path))
+
+    def changed(self, changes: Mapping[str, Any]) -> Recipe:
+        """This recipe with other values under dotted keys; ``None`` takes a value away.
+
+        >>> Recipe().changed({"optimizer.lr": 0.1}).optimizer.lr
+        0.1
+        """
+        values = self.to_dict()
+        for key, value in changes.items():
+            *path, last = key.split(".")
+            table = values
+            for part in path:
+                table = table[part]
+            if value is None:
+                table.pop(last, None)
+            else:
+                table[last] = value
+        return Recipe.parse(values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, complete, without those that are not set."""
