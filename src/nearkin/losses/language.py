@@ -89,8 +89,8 @@ class LanguageGuidance(Loss):
         loss: Loss,
         class_names: Sequence[str] | Sequence[Sequence[str]],
         encoder: Encoder | Tensor,
-        *,
         weight: float = 7.5,
+        *,
         shift: float = 1.0,
         prompt: str = "a photo of a {}",
     ) -> None:
