@@ -41,7 +41,7 @@ def main() -> None:
     keep_freed_memory()
     try:
         app()
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:
         if os.environ.get("NEARKIN_DEBUG"):
             raise
         Console(stderr=True, soft_wrap=True, highlight=False).print(
