@@ -33,7 +33,14 @@ def _save(figure: Figure, path: Path) -> None:
         figure.savefig(temporary, dpi=150, bbox_inches="tight", facecolor="white", format="png")
 
 
-def learning_curve(rows: Sequence[dict[str, Any]], path: Path, *, title: str, chosen_epoch: int) -> None:
+def learning_curve(
+    rows: Sequence[dict[str, Any]],
+    path: Path,
+    *,
+    title: str,
+    chosen_epoch: int,
+    scored_on: str = "validation classes",
+) -> None:
     """Draw the loss and the validation scores over the epochs.
 
     Args:
@@ -41,6 +48,7 @@ def learning_curve(rows: Sequence[dict[str, Any]], path: Path, *, title: str, ch
         path: Where the PNG goes.
         title: What the run is.
         chosen_epoch: Marked, where there is a validation.
+        scored_on: Which classes chose it.
     """
     recalls = [key for key in rows[-1] if key.startswith("recall_at_")]
     figure = Figure(figsize=(10, 3.8) if recalls else (5.5, 3.8), layout="constrained")
@@ -65,7 +73,35 @@ def learning_curve(rows: Sequence[dict[str, Any]], path: Path, *, title: str, ch
             ha="right" if chosen_epoch > epochs[-1] / 2 else "left",
         )
         axes[1].legend(frameon=False, loc="lower center")
-        _dress(axes[1], "on validation classes, %")
+        _dress(axes[1], f"on {scored_on}, %")
+    _save(figure, path)
+
+
+def fold_curves(
+    folds: Sequence[Sequence[dict[str, Any]]], path: Path, *, title: str, chosen_epochs: Sequence[int]
+) -> None:
+    """Draw the loss and the first Recall@k of every fold over the epochs.
+
+    Args:
+        folds: The lines of each fold's ``metrics.jsonl``.
+        path: Where the PNG goes.
+        title: What the run is.
+        chosen_epochs: Of each fold, marked.
+    """
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    figure.suptitle(title)
+    losses, scores = figure.subplots(1, 2)
+    key = next(key for key in folds[0][-1] if key.startswith("recall_at_"))
+    for rows, chosen in zip(folds, chosen_epochs, strict=True):
+        trained = [row for row in rows if "loss" in row]
+        losses.plot([r["epoch"] for r in trained], [r["loss"] for r in trained], color=_INK, alpha=0.5)
+        scores.plot([r["epoch"] for r in rows], [100 * r[key] for r in rows], color=_INK, alpha=0.5)
+        best = next(row for row in rows if row["epoch"] == chosen)
+        scores.plot(chosen, 100 * best[key], color=_SECOND_INK, marker="o", ms=5)
+    scores.plot([], [], color=_SECOND_INK, marker="o", ms=5, linestyle="none", label="chosen")
+    scores.legend(frameon=False, loc="lower right")
+    _dress(losses, f"training loss of {len(folds)} folds")
+    _dress(scores, f"Recall@{key.removeprefix('recall_at_')} on each fold's validation classes, %")
     _save(figure, path)
 
 
