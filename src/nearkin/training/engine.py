@@ -71,7 +71,8 @@ def build_network(recipe: Recipe) -> EmbeddingNetwork:
     )
     if settings.freeze_batch_norm:
         freeze_batch_norm(network)
-    return network
+    # This memory order is up to twice as fast, on CPUs as on GPUs.
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def build_loss(recipe: Recipe, num_classes: int) -> Loss:
@@ -161,8 +162,8 @@ class _Training:
         torch.manual_seed(recipe.seed)
         AcceleratorState._reset_state()  # a process may train several recipes, of different precision
         self.accelerator = Accelerator(mixed_precision=_MIXED_PRECISION[recipe.training.precision])
-        network = build_network(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.whole_network = network.to(self.accelerator.device)
+        network = build_network(recipe).to(self.accelerator.device)
+        self.whole_network = network
         images = seen_by_trunk(recipe, network, images, flips=True)
         self.images = images
         if isinstance(validation, ImageSet):

@@ -32,6 +32,7 @@ from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
 from nearkin.registry import Registry, nearest_name
 from nearkin.sampling.base import registry as samplers
+from nearkin.training.terms import THESIS, merged, terms_of_paper, terms_of_thesis
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -227,29 +228,48 @@ class OptimizerRecipe(Section):
         name: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop``.
         lr: Learning rate of the network.
         weight_decay: Of the network and the loss's parameters.
+        eps: Added to what Adam, AdamW and RMSprop divide a gradient by; by default the optimiser's own.
         clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
     """
 
     name: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
     lr: PositiveFloat = 2e-3
     weight_decay: NonNegativeFloat = 1e-4
+    eps: PositiveFloat | None = None
     clip: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _check_eps(self) -> OptimizerRecipe:
+        if self.eps is not None and self.name == "sgd":
+            raise ValueError("eps: sgd divides by nothing and takes none")
+        return self
 
 
 class ScheduleRecipe(Section):
     """How the learning rate falls.
 
     Attributes:
-        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), or ``constant``.
+        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), ``multi_step`` (times
+            ``factor`` at every milestone), or ``constant``.
         warmup: Epochs of linear rise from 0, before anything else.
         every: Of ``step``, in epochs.
-        factor: Of ``step``.
+        milestones: Of ``multi_step``, in epochs.
+        factor: Of both.
     """
 
-    name: Literal["cosine", "step", "constant"] = "cosine"
+    name: Literal["cosine", "step", "multi_step", "constant"] = "cosine"
     warmup: NonNegativeFloat = 0.5
     every: PositiveInt = 10
+    milestones: tuple[PositiveInt, ...] = ()
     factor: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    @model_validator(mode="after")
+    def _check_milestones(self) -> ScheduleRecipe:
+        if (self.name == "multi_step") != bool(self.milestones):
+            raise ValueError("milestones go with the schedule multi_step, which needs them: [20, 40]")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError(f"milestones must rise, not {list(self.milestones)}")
+        return self
 
 
 class TrainingRecipe(Section):
@@ -326,9 +346,14 @@ class Recipe(Section):
     """Everything about a run.
 
     Attributes:
+        terms: Which values stand where the recipe says nothing. ``equal``: the defaults below, the same for
+            every loss but for its own hyperparameters. ``thesis``: the thesis's, for its experiments.
+            ``published``: those of the loss's own paper and code, batch norm, pooling, crop and all; such
+            runs do not compare losses.
         seed: Of everything random: weights, batches, transforms, mining, the validation split.
     """
 
+    terms: Literal["equal", "thesis", "published"] = "equal"
     seed: NonNegativeInt = 0
     data: DataRecipe = DataRecipe()
     network: NetworkRecipe = NetworkRecipe()
@@ -342,9 +367,25 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_sampler(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
+    def _fill_in(cls, values: Any) -> Any:
+        return cls._choose_sampler(cls._lay_over_terms(values)) if isinstance(values, Mapping) else values
+
+    @classmethod
+    def _lay_over_terms(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the terms say, and over it what the recipe says."""
+        kind = values.get("terms", "equal")
+        if kind not in {THESIS, "published"}:
             return values
+        loss, data, network = (
+            _name_of(values.get(key, {}), model)
+            for key, model in (("loss", LossRecipe), ("data", DataRecipe), ("network", NetworkRecipe))
+        )
+        return merged(
+            terms_of_paper(loss) if kind == "published" else terms_of_thesis(loss, data, network), values
+        )
+
+    @classmethod
+    def _choose_sampler(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         sampler = values.get("sampler", {})
         loss = values.get("loss", {})
         if not isinstance(sampler, Mapping) or not isinstance(loss, Mapping) or "name" in sampler:
@@ -407,6 +448,11 @@ class Recipe(Section):
     def to_toml(self) -> str:
         """The whole recipe as TOML, defaults written out."""
         return tomli_w.dumps(self.to_dict())
+
+
+def _name_of(table: Any, section: type[Choice]) -> str:
+    default: str = section.model_fields["name"].default
+    return table.get("name", default) if isinstance(table, Mapping) else default
 
 
 def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
