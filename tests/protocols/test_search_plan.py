@@ -45,7 +45,7 @@ def test_ranges(text, where):
         ("loss.margin=1:0", "low < high"),
         ("loss.margn=0:1", "did you mean margin"),
         ("optimzer.lr=0.1:1", "unknown key optimzer: did you mean optimizer"),
-        ("loss.margin=-1:1", "margin=-1.0 must be"),
+        ("loss.margin=-1:1", "margin=-1 must be"),
         ("seed.x=1:2", "seed is a value, not a table"),
         ("network.pooling=avg,median", "unknown pooling 'median'"),
     ],
@@ -63,7 +63,11 @@ def test_ranges_that_cannot_be(text, message):
         ({"loss": {"name": "softmax"}}, {}, "softmax has nothing to search"),
         ({}, {"sampler": "gird"}, "sampler='gird' must be one of: tpe, random, grid"),
         ({}, {"pruner": "mean"}, "pruner='mean' must be one of"),
-        ({"loss": {"name": "soft_triple"}}, {"sampler": "grid", "ranges": ["optimizer.lr=0.1:1"]}, "points"),
+        (
+            {"loss": {"name": "multi_similarity"}},
+            {"sampler": "grid", "ranges": ["optimizer.lr=0.1:1"]},
+            "points",
+        ),
     ],
 )
 def test_plans_that_cannot_be(values, keywords, message):
