@@ -55,10 +55,10 @@ def disclosure(recipe: Recipe) -> dict[str, Any]:
         "batch norm": "frozen" if network.freeze_batch_norm else "trained",
         "crop in training": _training_view(recipe, start),
         "crop in evaluation": repr(evaluation_transform(start.preprocessing, recipe.data.transform)),
-        "sampler": recipe.sampler.model_dump(),
+        "sampler": recipe.sampler.model_dump(mode="json"),
         "optimizer": optimizer.model_dump(exclude={"lr"}, exclude_none=True),
         "learning rates": _learning_rates(recipe),
-        "schedule": recipe.schedule.model_dump(),
+        "schedule": recipe.schedule.model_dump(mode="json"),
         "epochs": training.epochs,
         "epochs of the head alone": training.head_only,
         "precision": training.precision,
@@ -80,7 +80,7 @@ def hyperparameters(recipe: Recipe) -> dict[str, Any]:
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(maker).parameters.items()
-        if name in known
+        if name in known and parameter.default is not parameter.empty
     }
     return defaults | recipe.loss.keywords
 
