@@ -463,7 +463,9 @@ class Recipe(Section):
             *path, last = key.split(".")
             table = values
             for part in path:
-                table = table[part]
+                table = table.setdefault(part, {})
+                if not isinstance(table, dict):
+                    raise RecipeError(f"unknown key {key}: {part} is a value, not a table")
             if value is None:
                 table.pop(last, None)
             else:
