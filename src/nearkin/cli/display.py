@@ -118,9 +118,9 @@ def print_run(finished: Finished, pictures: list[Path]) -> None:
     console.print(
         f"[dim]epoch {selection['epoch']}: {selection['rule']}; test classes are never trained on[/]"
     )
-    console.print(f"run       {_shown(finished.run.path)}")
+    console.print(f"run       {shown_path(finished.run.path)}")
     for picture in pictures:
-        console.print(f"picture   {_shown(picture)}")
+        console.print(f"picture   {shown_path(picture)}")
 
 
 _SHOWN_SCORES = ("map_at_r", "r_precision", "mean_reciprocal_rank", "nmi", "ami", "f1")
@@ -164,9 +164,9 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
             for one in details.label_doubts[:5]
         ],
     )
-    console.print(f"details   {_shown(found.file)}")
+    console.print(f"details   {shown_path(found.file)}")
     for picture in pictures:
-        console.print(f"picture   {_shown(picture)}")
+        console.print(f"picture   {shown_path(picture)}")
 
 
 def _print_list(title: str, lines: list[str]) -> None:
@@ -176,7 +176,8 @@ def _print_list(title: str, lines: list[str]) -> None:
             console.print(Text(f"  {line}"))
 
 
-def _shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
+    """A path as short as it can be said from here."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
@@ -243,7 +244,7 @@ def print_data_set(data_set: DataSet, picture: Path) -> None:
     console.print(table)
     for note in data_set.notes:
         console.print(f"note      {note}")
-    console.print(f"picture   {_shown(picture)}")
+    console.print(f"picture   {shown_path(picture)}")
 
 
 @contextmanager
