@@ -108,7 +108,7 @@ def _die_with_the_parent() -> None:
     """End this process when the pipe from its parent closes, which no kind of death can prevent."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        os.read(sys.stdin.fileno(), 1)  # not sys.stdin.read, whose lock a process cannot end with
         os._exit(FAILED)
 
     threading.Thread(target=wait, daemon=True).start()

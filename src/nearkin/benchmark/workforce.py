@@ -70,7 +70,7 @@ class LocalProcesses:
         self._devices = _visible_devices()
         self.jobs = jobs or len(self._devices) or max(1, int(available_cores() // cpus))
         self.threads = max(1, available_cores() // self.jobs)
-        self._slots: list[tuple[Path, subprocess.Popen[bytes]] | None] = [None] * self.jobs
+        self._slots: list[tuple[Run, subprocess.Popen[bytes]] | None] = [None] * self.jobs
         self._news: list[Event] = []
 
     def has_room(self) -> bool:
@@ -83,7 +83,7 @@ class LocalProcesses:
             return False
         slot = self._slots.index(None)
         device = {"CUDA_VISIBLE_DEVICES": self._devices[slot % len(self._devices)]} if self._devices else {}
-        self._slots[slot] = run.path, start_worker(run.path, threads=self.threads, environment=device)
+        self._slots[slot] = run, start_worker(run.path, threads=self.threads, environment=device)
         self._news.append(Event(run.path, "begun"))
         return True
 
@@ -92,10 +92,10 @@ class LocalProcesses:
         news, self._news = self._news, []
         for slot, busy in enumerate(self._slots):
             if busy is not None and (code := busy[1].poll()) is not None:
-                path, process = busy
+                run, process = busy
                 stop_worker(process)
                 self._slots[slot] = None
-                news.append(_ended(path, code))
+                news.append(_ended(run, code))
         return news
 
     def stop(self) -> None:
@@ -106,8 +106,9 @@ class LocalProcesses:
         self._slots = [None] * self.jobs
 
 
-def _ended(path: Path, code: int) -> Event:
-    if code == 0:
+def _ended(run: Run, code: int) -> Event:
+    path = run.path
+    if run.result() is not None:
         return Event(path, "finished")
     return Event(path, "taken") if code == TAKEN else Event(path, "failed", failure_of(path, code))
 
