@@ -27,6 +27,7 @@ from nearkin.registry import nearest_name
 from nearkin.training import Recipe, RecipeError
 from nearkin.training.recipe import Section, first_mistake, override, read_toml
 from nearkin.training.run import first_difference
+from nearkin.training.terms import merged
 
 AXES = {
     "data": "data_sets",
@@ -362,20 +363,6 @@ def _name(labels: Mapping[str, str]) -> str:
     if "extra" in labels:
         parts.append(labels["extra"])
     return "-".join([*parts, f"seed{labels['seed']}"])
-
-
-def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values with changes put over them, table by table.
-
-    >>> merged({"loss": {"name": "nca"}, "seed": 0}, {"loss": {"temperature": 2}})
-    {'loss': {'name': 'nca', 'temperature': 2}, 'seed': 0}
-    """
-    result = dict(values)
-    for key, value in changes.items():
-        there = result.get(key)
-        both_tables = isinstance(there, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(there, value) if both_tables else value  # type: ignore[arg-type]
-    return result
 
 
 def packaged_plans() -> dict[str, Path]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from nearkin.benchmark.plan import PlannedRun
 from nearkin.benchmark.worker import ERROR
+from nearkin.protocols.cross_validation import DEFAULT_FOLDS
 from nearkin.training import Run
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]
@@ -39,8 +40,10 @@ class RunProgress:
 
     @property
     def epochs(self) -> int:
-        """Epochs in all."""
-        return self.planned.recipe.training.epochs
+        """Epochs in all, of every fold if there are several."""
+        recipe = self.planned.recipe
+        several = recipe.protocol.name == "cross_validation" and recipe.protocol.fold is None
+        return recipe.training.epochs * ((recipe.protocol.folds or DEFAULT_FOLDS) if several else 1)
 
     @property
     def error_file(self) -> Path:
@@ -65,7 +68,8 @@ class RunProgress:
 
     def look(self) -> None:
         """Read how far the run is from its metrics."""
-        self.epoch = max(0, len(self.run.metrics()) - 1)
+        folds = [Run(path.parent, self.run.recipe) for path in self.run.path.glob("fold-*/metrics.jsonl")]
+        self.epoch = sum(max(0, len(run.metrics()) - 1) for run in [self.run, *folds])
 
     @property
     def seconds_so_far(self) -> float | None:
