@@ -145,7 +145,7 @@ def test_a_run_that_another_process_has_is_waited_for(workforce, glyphs_root, tm
     monkeypatch.setattr(execution, "_LOOK_EVERY", 0)
     board = execute_plan(plan, tmp_path, observer=OtherProcess())
     assert workforce.trained == [plan.runs()[1].name]
-    assert board.runs[0].result() == {"test": {"recall_at_1": 0.5}}
+    assert board.runs[0].result == {"test": {"recall_at_1": 0.5}}
 
 
 def test_a_lost_worker_is_in_the_history_and_ctrl_c_stops_everybody(workforce, glyphs_root, tmp_path):

@@ -6,17 +6,16 @@ import json
 import os
 import time
 from collections import deque
+from collections.abc import Iterable
 from datetime import datetime, timezone
-from typing import Literal
 
 from nearkin.atomic import write_json
-from nearkin.benchmark.mirror import Mirror, mirrored
+from nearkin.benchmark.mirror import LOG, Mirror, mirrored
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
 from nearkin.benchmark.workforce import Event, LocalProcesses, Workforce
 from nearkin.training import Run
 
-LOG = "log.jsonl"
 _PAUSE = 0.1  # seconds between two looks at the workers
 _LOOK_EVERY = 1.0  # seconds between two looks at everybody's metrics
 
@@ -53,8 +52,9 @@ def execute_plan(
         board = Board(progresses, str(folder))
         summary = [{"name": run.name, **run.labels} for run in planned]
         write_json(mirror.local / "plan.json", {"plan": plan.name, "runs": summary})
-        workforce = _workforce(plan, jobs, ray)
-        _Execution(board, workforce, observer, mirror).run_to_the_end()
+        missing = [progress for progress in progresses if not progress.finish_if_done()]
+        if missing:
+            _Execution(board, missing, _workforce(plan, jobs, ray), observer, mirror).run_to_the_end()
     return board
 
 
@@ -79,19 +79,14 @@ class _Execution:
     def __init__(
         self,
         board: Board,
+        missing: Iterable[RunProgress],
         workforce: Workforce,
         observer: BoardObserver,
         mirror: Mirror,
     ) -> None:
         self._board, self._workforce, self._observer, self._mirror = board, workforce, observer, mirror
-        self._open: deque[RunProgress] = deque()
+        self._open = deque(missing)
         self._looked = 0.0
-        for progress in board.runs:
-            progress.look()
-            if progress.run.result() is None:
-                self._open.append(progress)
-            else:
-                progress.state = "done"
 
     def run_to_the_end(self) -> None:
         self._board.jobs = self._workforce.jobs
@@ -114,8 +109,9 @@ class _Execution:
             if not self._workforce.has_room():
                 return
             progress = self._open.popleft()
-            if progress.state == "elsewhere" and progress.run.result() is not None:
-                self._finish(progress, "done")
+            if progress.state == "elsewhere" and progress.finish_if_done():
+                self._write_log("finished elsewhere", progress)
+                self._observer.ended(self._board, progress)
             elif self._workforce.start(Run.open(progress.run.path, progress.run.recipe)):
                 progress.state = "waiting"
             else:
@@ -127,21 +123,19 @@ class _Execution:
         if event.kind == "begun":
             progress.begin()
             self._write_log("begun", progress)
-        elif event.kind == "finished":
-            self._finish(progress, "done")
-        elif event.kind == "failed":
-            self._finish(progress, "failed", event.reason)
+        elif event.kind == "finished" and progress.finish_if_done():
+            self._write_log("finished", progress)
+            self._observer.ended(self._board, progress)
         elif event.kind == "taken":
             progress.state = "elsewhere"
             self._open.append(progress)
-        else:
+        elif event.kind == "lost":
             progress.state = "waiting"
             self._write_log("lost", progress, event.reason)
-
-    def _finish(self, progress: RunProgress, state: Literal["done", "failed"], reason: str = "") -> None:
-        progress.finish(state, reason)
-        self._write_log("finished" if state == "done" else "failed", progress, reason)
-        self._observer.ended(self._board, progress)
+        else:
+            progress.fail(event.reason or "it ended without a result")
+            self._write_log("failed", progress, progress.reason)
+            self._observer.ended(self._board, progress)
 
     def _look_around(self) -> None:
         """Once in a while, see how far everybody is."""

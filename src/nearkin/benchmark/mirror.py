@@ -14,6 +14,7 @@ from fsspec.core import url_to_fs
 
 from nearkin.benchmark.snapshots import Snapshot
 
+LOG = "log.jsonl"
 _PUSH_EVERY = 30.0  # seconds
 
 
@@ -51,6 +52,8 @@ class RemoteMirror(Mirror):
         self._root = root.rstrip("/")
         for name in names:
             self._pull(name)
+        if self._files.exists(f"{self._root}/{LOG}"):
+            self._files.get_file(f"{self._root}/{LOG}", str(local / LOG))
         self._snapshot = Snapshot(local)
         self._snapshot.changes()
         self._pushed = time.monotonic()

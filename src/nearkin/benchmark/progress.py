@@ -26,6 +26,7 @@ class RunProgress:
         state: ``elsewhere`` means that another process trains it.
         epoch: Epochs done.
         reason: Why it failed, in one line.
+        result: What it found out, if it is done.
         seconds: How long this benchmark worked on it; ``None`` if it has not, or has not finished.
     """
 
@@ -34,6 +35,7 @@ class RunProgress:
     state: State = "waiting"
     epoch: int = 0
     reason: str = ""
+    result: dict[str, Any] | None = None
     seconds: float | None = None
     _began: float | None = field(default=None, repr=False)
     _began_epoch: int = field(default=0, repr=False)
@@ -50,21 +52,24 @@ class RunProgress:
         """Where a failed run's error is kept."""
         return self.run.path / ERROR
 
-    def result(self) -> dict[str, Any] | None:
-        """The run's result, if it is done."""
-        return self.run.result() if self.state == "done" else None
-
     def begin(self) -> None:
         """The run is being worked on from now on."""
         self.look()
         self.state, self.reason = "running", ""
         self._began, self._began_epoch = time.monotonic(), self.epoch
 
-    def finish(self, state: State, reason: str = "") -> None:
-        """The run is not being worked on any more."""
+    def fail(self, reason: str) -> None:
+        """The run has failed."""
         self.look()
-        self.state, self.reason = state, reason
-        self.seconds = self.seconds_so_far
+        self.state, self.reason, self.seconds = "failed", reason, self.seconds_so_far
+
+    def finish_if_done(self) -> bool:
+        """Whether the run has a result, which ends it."""
+        self.look()
+        self.result = self.run.result()
+        if self.result is not None:
+            self.state, self.seconds = "done", self.seconds_so_far
+        return self.result is not None
 
     def look(self) -> None:
         """Read how far the run is from its metrics."""

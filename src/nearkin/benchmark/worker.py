@@ -131,10 +131,9 @@ def _carry_out(path: Path) -> int:
 
 def _sweep(path: Path) -> None:
     """Remove what a killed process was writing; nobody else writes while the lock is held."""
-    for folder in (path, path / "checkpoint"):
-        for leftover in folder.glob(".*"):
-            if leftover.name != LOCK and leftover.is_file():
-                leftover.unlink()
+    for leftover in path.rglob(".*"):
+        if leftover.name != LOCK and leftover.is_file():
+            leftover.unlink()
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class BoardDisplay(BoardObserver):
 
 
 def _line(progress: RunProgress, count: str) -> Text:
-    result = progress.result()
+    result = progress.result
     outcome = (
         Text(f"failed: {progress.reason}", "red")
         if result is None
@@ -139,7 +139,7 @@ def _leaderboard(done: list[RunProgress]) -> Table:
     """Recall@1 on the test classes by loss: a column per experiment, averaged over seeds; best on top."""
     scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for progress in done:
-        result = progress.result()
+        result = progress.result
         assert result is not None
         scores[progress.planned.labels["loss"]][_experiment(progress)].append(100 * _recall(result))
     experiments = list(dict.fromkeys(_experiment(progress) for progress in done))
