@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from nearkin.cli.allocation import keep_freed_memory
 from nearkin.cli.tune import tune
+from nearkin.cli.benchmark import benchmark
 
 app = typer.Typer(
     name="nearkin",
@@ -28,6 +29,7 @@ datasets_app = typer.Typer(help="The data sets: what they hold and how they look
 app.add_typer(losses_app, name="losses")
 app.add_typer(datasets_app, name="datasets")
 app.command()(tune)
+app.command()(benchmark)
 
 SetOption = Annotated[
     list[str] | None,
