@@ -72,7 +72,8 @@ def test_baselines_are_run_once_and_again_when_something_changed(recipe, tmp_pat
 def test_with_weights_learners_start_from_frozen_features(recipe, tmp_path, changes, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     weights = tmp_path / "backbone.safetensors"
-    save_file(build_network(recipe).backbone.state_dict(), weights)
+    state = build_network(recipe).backbone.state_dict()
+    save_file({name: value.contiguous() for name, value in state.items()}, weights)
     pretrained = recipe.changed({"network.weights": str(weights), **changes})
     assert baseline_names(pretrained)[1] == "frozen_features"
     run_baselines(pretrained, tmp_path / "kept", names=["frozen_features", "lfda", "raw_pixels"])
