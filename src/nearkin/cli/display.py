@@ -28,6 +28,15 @@ console = Console(highlight=False, soft_wrap=not Console().is_terminal)
 _REFRESH_SECONDS = 0.3
 
 
+class Stages(Observer):
+    """Says what takes a while, in a terminal."""
+
+    def stage(self, what: str) -> None:
+        """Say what takes a while now."""
+        if console.is_terminal:
+            console.print(f"[dim]{what} …[/]")
+
+
 class TrainingDisplay(Observer):
     """A live progress line in a terminal (epoch, batch, loss, images/s, time left), silent in a pipe."""
 
