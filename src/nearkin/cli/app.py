@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from nearkin.cli.explain import explain_app
+
 app = typer.Typer(
     name="nearkin",
     help="Deep metric learning: learn embeddings whose nearest neighbours are kin.",
@@ -24,6 +26,7 @@ losses_app = typer.Typer(help="The losses: what they are and when to use them.",
 datasets_app = typer.Typer(help="The data sets: what they hold and how they look.", no_args_is_help=False)
 app.add_typer(losses_app, name="losses")
 app.add_typer(datasets_app, name="datasets")
+app.add_typer(explain_app, name="explain")
 
 SetOption = Annotated[
     list[str] | None,
