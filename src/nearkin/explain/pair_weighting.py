@@ -48,10 +48,8 @@ def similarity_weights(loss: Loss, S: Tensor, labels: Tensor, embedding_dim: int
 
     >>> from nearkin import losses
     >>> S = torch.tensor([[1.0, 0.5, 0.9], [0.5, 1.0, 0.2], [0.9, 0.2, 1.0]])
-    >>> similarity_weights(losses.build("triplet", mining="all"), S, torch.tensor([0, 0, 1]))
-    tensor([[ 0., -1.,  1.],
-            [ 0.,  0.,  0.],
-            [ 0.,  0.,  0.]])
+    >>> similarity_weights(losses.build("triplet", mining="all"), S, torch.tensor([0, 0, 1]))[0]
+    tensor([ 0., -1.,  1.])
     """
     check_weighs_pairs(loss)
     with torch.no_grad(), _same_draws(loss):

@@ -46,7 +46,7 @@ PAIRS = ("negative", "positive")
 ANCHORS = ("sample", "proxy")
 
 _CLASSES, _IMAGES_PER_CLASS, _DIMENSIONS = 4, 4, 32
-_STEPS = 121
+_STEPS = 61
 _END = 0.95
 """Similarities are changed until the first of them is as large as this, on either side of 0."""
 
@@ -328,8 +328,8 @@ def _follow(axes: Axes, measurement: Measurement, change: str, colour: str) -> N
         if found is not None and len(found[change].weights):
             sizes = found[change].weights
             axes.plot(
-                found[change].shifts,
-                sizes / sizes.max().clamp_min(_NOTHING),
+                found[change].shifts.numpy(),
+                (sizes / sizes.max().clamp_min(_NOTHING)).numpy(),
                 linestyle=style,
                 linewidth=1.2,
                 color=colour if found is measurement.alone else INK,

@@ -271,7 +271,9 @@ def _draw_batch(above: Axes, below: Axes, batch: Batch) -> None:
     """The similarities of the batch and their distribution."""
     rows = normalize(batch.embeddings, dim=1)
     S = rows @ rows.T
-    image = above.imshow(S, cmap="Greys", vmin=min(0.0, float(S.min())), vmax=1, interpolation="nearest")
+    image = above.imshow(
+        S.numpy(), cmap="Greys", vmin=min(0.0, float(S.min())), vmax=1, interpolation="nearest"
+    )
     _title(above, "similarities S", batch.title)
     _class_lines(above, batch.labels, batch.labels, "#ffffff")
     _bar(above, image)
@@ -294,7 +296,7 @@ def _heat_map(axes: Axes, choice: LossChoice, batch: Batch, measured: Weights) -
     largest = float(measured.weights.abs().max())
     norm = FuncNorm((_signed_root, _signed_square), vmin=-max(largest, 1e-12), vmax=max(largest, 1e-12))
     image = axes.imshow(
-        measured.weights, cmap=PULL_TO_PUSH, norm=norm, interpolation="nearest", aspect="auto"
+        measured.weights.numpy(), cmap=PULL_TO_PUSH, norm=norm, interpolation="nearest", aspect="auto"
     )
     _title(axes, choice.name, choice.settings)
     columns = batch.labels
@@ -318,7 +320,7 @@ def _curves(axes: Axes, loss: Loss, batch: Batch, measured: Weights) -> None:
     kin, stranger = hardest_pairs(measured)
     for pair, colour in ((stranger, PUSH), (kin, PULL)):
         curve = weight_curve(loss, batch, pair)
-        axes.plot(curve.similarity, curve.weight, color=colour, linewidth=1.2)
+        axes.plot(curve.similarity.numpy(), curve.weight.numpy(), color=colour, linewidth=1.2)
         axes.plot(
             curve.at, curve.weight_there, marker="o", markersize=3.5, color=colour, mec="white", mew=0.5
         )
