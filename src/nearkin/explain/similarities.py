@@ -46,7 +46,7 @@ PAIRS = ("negative", "positive")
 ANCHORS = ("sample", "proxy")
 
 _CLASSES, _IMAGES_PER_CLASS, _DIMENSIONS = 4, 4, 32
-_STEPS = 61
+_STEPS = 41
 _END = 0.95
 """Similarities are changed until the first of them is as large as this, on either side of 0."""
 
@@ -60,8 +60,9 @@ _UNMOVED = 1e-3
 _NOTHING = 1e-6
 """A weight that is smaller all the time, in units of an untouched pair's, is none."""
 
-_SMOOTH = 0.08
-"""The share of steps of a sweep in which the weight of a smoothly reacting pair changes, at least."""
+_NUDGE = 1e-4
+"""A change so small that it crosses a hinge or a miner's bound at one step of a sweep, if at all: a weight
+that follows it at several steps is smooth."""
 
 
 @dataclass(frozen=True)
@@ -221,20 +222,23 @@ class _Scene:
             return Reaction("nobody", 0.0, torch.zeros(0), torch.zeros(0))
         lowest, highest = self.S[moving].min(), self.S[moving].max()
         shifts = torch.linspace(float(-_END - lowest), float(_END - highest), _STEPS, dtype=torch.float64)
-        sizes = []
-        for shift in shifts:
+
+        def size(shift: Tensor) -> Tensor:
             weights = self.weights(self.S + shift * moving)
-            sizes.append(weights[watched] / (self.unit or weights[untouched]))
-        return _reaction(shifts, torch.stack(sizes))
+            return weights[watched] / (self.unit or weights[untouched])
+
+        sizes = torch.stack([size(shift) for shift in shifts])
+        nudged = torch.stack([size(shift + _NUDGE) for shift in shifts])
+        return _reaction(shifts, sizes, nudged)
 
 
-def _reaction(shifts: Tensor, sizes: Tensor) -> Reaction:
+def _reaction(shifts: Tensor, sizes: Tensor, nudged: Tensor) -> Reaction:
     largest = float(sizes.max())
     size = float(sizes.max() - sizes.min()) / largest if largest > _NOTHING else 0.0
     if size < _UNMOVED:
         return Reaction("none", 0.0, shifts, sizes)
-    changing = float((sizes.diff().abs() > 1e-5 * largest).float().mean())
-    return Reaction("smooth" if changing >= _SMOOTH else "switch", size, shifts, sizes)
+    follows = int(((nudged - sizes).abs() > 1e-9 * largest).sum())
+    return Reaction("smooth" if follows > 2 else "switch", size, shifts, sizes)
 
 
 def differences(measurement: Measurement) -> list[str]:
