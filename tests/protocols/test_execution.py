@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from PIL import Image
 
 from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import execute, fixed_validation, open_data
+from nearkin.protocols.disclosure import disclosure
 from nearkin.training import Recipe, Run
 
 
@@ -22,7 +24,7 @@ def test_the_result_discloses_what_was_done(small_recipe, tmp_path):
     assert result["data"]["train"] == {"images": 216, "classes": 27}
     assert result["data"]["test"] == {"images": 240, "classes": 30}
     assert result["recipe"]["loss"]["name"] == "proxy_anchor"
-    assert {"torch", "nearkin", "python"} <= set(result["versions"])
+    assert {"torch", "nearkin", "python"} <= set(result["disclosure"]["libraries"])
     assert result["network"]["preprocessing"]["size"] == 16
 
 
@@ -91,3 +93,18 @@ def test_a_run_keeps_the_scores_of_every_query_and_what_it_took(small_recipe, tm
     seconds = sum(row["seconds"] for row in run.metrics()[1:])
     assert cost["training_seconds"] == pytest.approx(seconds, abs=1e-3)
     assert cost["peak_memory_bytes"] > 10_000_000
+
+
+def test_the_disclosure_says_what_the_score_depends_on(small_recipe, tmp_path):
+    values = small_recipe | {
+        "loss": {"name": "margin"},
+        "network": small_recipe["network"] | {"head_lr_factor": 5},
+    }
+    told = execute(Run.open(tmp_path / "run", Recipe.parse(values))).result["disclosure"]
+    assert told["learning rates"] == pytest.approx({"backbone": 2e-3, "head": 1e-2, "loss": 2e-2})
+    assert told["hyperparameters"]["mining"] == "distance_weighted"
+    assert (told["network"], told["pooling"], told["batch norm"]) == ("convnet", "avg", "trained")
+    assert (told["weights"], told["embedding size"]) == ("random, seed 0", 16)
+    assert told["libraries"]["torch"] == torch.__version__
+    other = disclosure(Recipe.parse(values | {"seed": 1}))
+    assert {key for key in told if told[key] != other[key]} == {"seed", "weights", "hash of the weights"}

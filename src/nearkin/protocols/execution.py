@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -11,23 +9,13 @@ from typing import Any
 import psutil
 import torch
 
-import nearkin
 from nearkin.data import ImageSet
 from nearkin.protocols.base import Learnt, registry
+from nearkin.protocols.disclosure import disclosure
 from nearkin.protocols.opened import Opened
 from nearkin.protocols.sealed import SealedTest, seal
 from nearkin.protocols.training_data import as_trained_on, open_data
 from nearkin.training import Observer, Run
-
-_DISCLOSED_LIBRARIES = (
-    "torch",
-    "torchvision",
-    "timm",
-    "accelerate",
-    "numpy",
-    "pillow",
-    "matplotlib",
-)
 
 
 @dataclass(frozen=True)
@@ -85,8 +73,7 @@ def _result(learnt: Learnt, opened: Opened, test: SealedTest, notes: tuple[str, 
             "parameters": sum(p.numel() for p in trained.network.parameters()),
             "preprocessing": asdict(trained.network.preprocessing),
         },
-        "versions": {"nearkin": nearkin.__version__, "python": platform.python_version()}
-        | {library: importlib.metadata.version(library) for library in _DISCLOSED_LIBRARIES},
+        "disclosure": disclosure(learnt.run.recipe),
     }
 
 
