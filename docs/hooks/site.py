@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from nearkin import losses
 from nearkin.explain import (
     PRINTED,
     LossChoice,
+    Measurement,
     animate,
     draw_forces,
     draw_similarities,
@@ -74,8 +76,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             "losses/moving.html",
             _drawn("html", lambda path: animate(every_loss(), layouts.find("clusters"), path)),
         )
-        measured = [measure_choice(LossChoice(name)) for name in PRINTED]
-        add("pictures/similarities.svg", _drawn("svg", lambda path: draw_similarities(measured, path)))
+        add("pictures/similarities.svg", _drawn("svg", lambda path: draw_similarities(_table_1(), path)))
         add(
             "pictures/forces.svg",
             _drawn("svg", lambda path: draw_forces(every_loss(), layouts.find("triplet"), path)),
@@ -265,7 +266,7 @@ def _index() -> str:
         [
             "# Losses",
             "",
-            "Each page is made from the loss's docstring, its measured cost and the thesis's published scores.",
+            "Each page is made from the loss's docstring, its measured cost and the scores of the thesis.",
             "[See all of them move](moving.html), or [choose one](../choose.md).",
             "",
             "| loss | what it does |",
@@ -300,12 +301,18 @@ def _choice_table() -> str:
 _COMPARED = (("cub200", "resnet50"), ("cars196", "resnet50"), ("sop", "bninception"))
 
 
+@cache
+def _table_1() -> tuple[Measurement, ...]:
+    return tuple(measure_choice(LossChoice(name)) for name in PRINTED)
+
+
 def _similarity_table() -> str:
     """Table 1, printed and measured."""
     lines = ["| loss | | " + " | ".join(CHANGES) + " |", "|---|---|" + "---|" * len(CHANGES)]
     found = []
-    for name, printed in PRINTED.items():
-        measured = measure_choice(LossChoice(name))
+    for measured in _table_1():
+        name = measured.choice.name
+        printed = PRINTED[name]
         words = " | ".join("" if change == "own" else mark(printed[change]) for change in CHANGES)
         lines.append(f"| [{name}](losses/{name}.md) | printed | {words} |")
         kinds = [("measured", measured.alone)]
