@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_documents import ROOT, python_blocks
 
 from nearkin import losses
+from test_documents import ROOT, python_blocks
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
 BLOCKS = [(page, number) for page in PAGES for number in range(len(python_blocks(page)))]
