@@ -166,7 +166,7 @@ def _weights(choice: LossChoice) -> str:
             "Its weights also depend on similarities between proxies: there is no one matrix ∂L/∂S to show."
         )
     return (
-        f"![Pair weights of {choice.name}]({choice.name}-weights.svg)\n\n"
+        f"![Pair weights of {choice.name}]({choice.name}-weights.svg){{ width=75% }}\n\n"
         f"Yours: `nearkin explain weights {choice.name} --run runs/birds`."
     )
 

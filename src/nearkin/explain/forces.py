@@ -31,6 +31,8 @@ _NOTHING = 1e-6
 _PANEL, _GAP, _WORDS, _WORDS_BELOW, _FOOT = 1.9, 0.08, 0.5, 0.27, 0.26
 """Inches: width of a panel, white at its sides, room for words above and below it, and for the legend."""
 
+_LONE_PANEL = 3.4
+
 _MARGIN = 0.14
 _BETWEEN_PROXIES = 16.0
 """Degrees between neighbouring proxies of one class."""
@@ -161,21 +163,16 @@ def draw_forces(
     rows = ceil(len(choices) / columns)
     found = [forces(choice.build(layout.num_classes, 2), layout, space) for choice in choices]
     window = _window(layout, found)
-    height = _PANEL * (window.y1 - window.y0) / (window.x1 - window.x0)
-    figure = Figure(figsize=(max(columns * _PANEL, 3.4), rows * (height + _WORDS) + _FOOT))
+    panel = _LONE_PANEL if len(choices) == 1 else _PANEL
+    width = panel - 2 * _GAP
+    height = width * (window.y1 - window.y0) / (window.x1 - window.x0)
+    figure = Figure(figsize=(max(columns * panel, _LONE_PANEL), rows * (height + _WORDS) + _FOOT))
     across, up = figure.get_size_inches()
-    left = (across - columns * _PANEL) / 2
+    left = (across - columns * panel) / 2 + _GAP
     for number, (choice, result) in enumerate(zip(choices, found, strict=True)):
         row, column = divmod(number, columns)
         bottom = _FOOT + (rows - 1 - row) * (height + _WORDS) + _WORDS_BELOW
-        axes = figure.add_axes(
-            (
-                (left + column * _PANEL + _GAP) / across,
-                bottom / up,
-                (_PANEL - 2 * _GAP) / across,
-                height / up,
-            )
-        )
+        axes = figure.add_axes(((left + column * panel) / across, bottom / up, width / across, height / up))
         axes.set(xlim=(window.x0, window.x1), ylim=(window.y0, window.y1), aspect="equal")
         _panel(axes, choice, layout, result)
     _legend(figure, layout, any(len(result.proxies) for result in found))

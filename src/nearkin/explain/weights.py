@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -26,6 +27,10 @@ from nearkin.losses.base import require_count
 
 _SWEEP = 201
 _IN_A_ROW = 5
+_CAPTION = (
+    "Blue pulls together, orange pushes apart (colours on a square-root scale). Curves: the batch's hardest "
+    "negative pair and its anchor's hardest positive one, all else fixed; dots: where they are."
+)
 
 
 @dataclass(frozen=True)
@@ -228,16 +233,6 @@ def draw_weights(choices: Sequence[LossChoice], batch: Batch, path: Path) -> lis
         above, below = cells.axes(number)
         _heat_map(above, choice, batch, measured)
         _curves(below, loss, batch, measured)
-    cells.figure.text(
-        0.5,
-        0.06 / cells.figure.get_figheight(),
-        "Blue pulls together, orange pushes apart (colours on a square-root scale). Curves: the batch's "
-        "hardest negative pair\nand its anchor's hardest positive one, all else fixed; dots: where they are.",
-        ha="center",
-        va="bottom",
-        fontsize=5.5,
-        color=GREY,
-    )
     save(cells.figure, path)
     return found
 
@@ -246,12 +241,17 @@ class _Cells:
     """A grid whose cells hold a heat map above a curve, measured in inches."""
 
     width, height, map_side, curve_height = 1.86, 2.95, 1.28, 0.72
-    left, below, foot = 0.36, 0.36, 0.32
+    left, below = 0.36, 0.36
 
     def __init__(self, count: int) -> None:
         self.columns = min(count, _IN_A_ROW)
         self.rows = ceil(count / self.columns)
-        self.figure = Figure(figsize=(self.columns * self.width + 0.14, self.rows * self.height + self.foot))
+        across = self.columns * self.width + 0.22
+        caption = textwrap.wrap(_CAPTION, int(across / 0.042))
+        self.foot = 0.12 * len(caption) + 0.1
+        self.figure = Figure(figsize=(across, self.rows * self.height + self.foot))
+        place = (0.5, 0.05 / self.figure.get_figheight())
+        self.figure.text(*place, "\n".join(caption), ha="center", va="bottom", fontsize=5.5, color=GREY)
 
     def axes(self, number: int) -> tuple[Axes, Axes]:
         """The two axes of a cell."""
