@@ -20,7 +20,7 @@ from torch import Tensor
 from nearkin import losses
 from nearkin.data import BadImage, DataSet
 from nearkin.data.registry import registry
-from nearkin.protocols import Examination, Finished
+from nearkin.protocols import Examination, Finished, selects_on_test
 from nearkin.training import Observer, Run
 
 console = Console(highlight=False, soft_wrap=not Console().is_terminal)
@@ -113,7 +113,12 @@ def print_run(finished: Finished, pictures: list[Path]) -> None:
     result = finished.result
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    scores = {"test classes": result["test"], "validation classes": result["validation"]}
+    scores = {
+        "test classes": result["test"],
+        "± over folds": result.get("test_standard_deviation"),
+        "concatenated": result.get("concatenated"),
+        "validation classes": result["validation"],
+    }
     recalls = [key for key in result["test"] if key.startswith("recall_at_")]
     for key in recalls:
         table.add_column(f"Recall@{key.removeprefix('recall_at_')}", justify="right")
@@ -124,9 +129,9 @@ def print_run(finished: Finished, pictures: list[Path]) -> None:
             table.add_row(f"[bold]{split}" if split.startswith("test") else split, *numbers)
     console.print(table)
     selection = result["selection"]
-    console.print(
-        f"[dim]epoch {selection['epoch']}: {selection['rule']}; test classes are never trained on[/]"
-    )
+    epoch = "" if selection["epoch"] is None else f"epoch {selection['epoch']}: "
+    style = "bold yellow" if selects_on_test(finished.run.recipe) else "dim"
+    console.print(f"[{style}]{epoch}{selection['rule']}; test classes are never trained on[/]")
     console.print(f"run       {shown_path(finished.run.path)}")
     for picture in pictures:
         console.print(f"picture   {shown_path(picture)}")
@@ -186,7 +191,7 @@ def _print_list(title: str, lines: list[str]) -> None:
 
 
 def shown_path(path: Path) -> str:
-    """A path as short as it can be said from here."""
+    """A path as a person would type it from here."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 

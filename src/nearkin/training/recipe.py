@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import tomli_w
+import torch
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -195,6 +196,30 @@ class MemoryRecipe(Section):
     weight: NonNegativeFloat = 1.0
 
 
+class LanguageRecipe(Section):
+    """What a language model knows about class names, beside any loss.
+
+    Attributes:
+        weight: Of the guidance.
+        shift: Added to similarities in language.
+        encoder: ``minilm``, a text model's name on the Hugging Face Hub, or its folder.
+        prompt: What the model reads about a class, whose name takes the place of ``{}``.
+        pseudo_labels: Name classes by what an ImageNet classifier sees in them, not by their own names.
+        names_per_class: How many such names a class gets.
+        classifier: The classifier, as ``timm:NAME``.
+        classifier_weights: ``imagenet``, or a file.
+    """
+
+    weight: NonNegativeFloat = 7.5
+    shift: NonNegativeFloat = 1.0
+    encoder: str = "minilm"
+    prompt: str = "a photo of a {}"
+    pseudo_labels: bool = False
+    names_per_class: PositiveInt = 5
+    classifier: str = "timm:resnet50"
+    classifier_weights: str = "imagenet"
+
+
 class LossRecipe(Choice):
     """The loss and its hyperparameters.
 
@@ -203,12 +228,14 @@ class LossRecipe(Choice):
         lr: Learning rate of its proxies or boundaries; by default ``lr_factor`` times the network's.
         lr_factor: Used where ``lr`` is not given.
         memory: A cross-batch memory around it; none by default.
+        language: Language guidance beside it; none by default.
     """
 
     name: str = "proxy_anchor"
     lr: PositiveFloat | None = None
     lr_factor: PositiveFloat = 10.0
     memory: MemoryRecipe | None = None
+    language: LanguageRecipe | None = None
 
     registry = loss_registry
     given_elsewhere = frozenset({"num_classes", "embedding_dim", "generator"})
@@ -218,6 +245,8 @@ class LossRecipe(Choice):
         loss = losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
         if self.memory is not None:
             losses.CrossBatchMemory(loss, **self.memory.model_dump())
+        if self.language is not None:
+            losses.LanguageGuidance(loss, ["name"], torch.ones(1, 1), prompt=self.language.prompt)
         return self
 
 
@@ -407,21 +436,12 @@ class Recipe(Section):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise RecipeError(f"{source}: {_first_mistake(error, cls)}") from None
+            raise RecipeError(f"{source}: {first_mistake(error, cls)}") from None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Recipe:
         """Read a TOML file and apply ``key=value`` overrides."""
-        path = Path(path)
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise RecipeError(f"there is no recipe {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"cannot read the recipe {path}: {error}") from None
-        except tomllib.TOMLDecodeError as error:
-            raise RecipeError(f"{path} is not TOML: {error}") from None
-        return cls.parse(override(values, overrides), source=str(path))
+        return cls.parse(override(read_toml(path, kind="recipe"), overrides), source=str(path))
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
         """This recipe with other values under dotted keys; ``None`` takes a value away.
@@ -434,7 +454,9 @@ class Recipe(Section):
             *path, last = key.split(".")
             table = values
             for part in path:
-                table = table[part]
+                table = table.setdefault(part, {})
+                if not isinstance(table, dict):
+                    raise RecipeError(f"unknown key {key}: {part} is a value, not a table")
             if value is None:
                 table.pop(last, None)
             else:
@@ -448,6 +470,19 @@ class Recipe(Section):
     def to_toml(self) -> str:
         """The whole recipe as TOML, defaults written out."""
         return tomli_w.dumps(self.to_dict())
+
+
+def read_toml(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
+    """The plain values of a TOML file; ``kind`` is what an error calls it."""
+    path = Path(path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"there is no {kind} {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot read the {kind} {path}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from None
 
 
 def _name_of(table: Any, section: type[Choice]) -> str:
@@ -483,8 +518,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first mistake of a recipe in one line: where it is, what is wrong, and what was meant."""
+def first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first mistake of a recipe or plan in one line: where it is, what is wrong, what was meant."""
     mistake = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in mistake["loc"])
     if mistake["type"] == "extra_forbidden":
@@ -498,7 +533,9 @@ def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
 
 def _keys_beside(place: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for part in place[:-1]:
-        annotation = model.model_fields[str(part)].annotation
+        if isinstance(part, int):  # an entry of a list of tables
+            continue
+        annotation = model.model_fields[part].annotation
         possible = [annotation, *typing.get_args(annotation)]  # a table that may be left out is a union
         model = next(kind for kind in possible if inspect.isclass(kind) and issubclass(kind, BaseModel))
     return list(model.model_fields)
