@@ -76,6 +76,14 @@ def test_losses_below_a_baseline_are_named():
     assert "Not above it: npair (1 of 2 lines)" in text
 
 
+def test_baselines_of_several_experiments_are_summed_up():
+    runs = [outcome("nca", recall, size=size) for size, recall in ((8, 0.4), (64, 0.7))]
+    others = [outcome("npair", 0.65, size=size) for size in (8, 64)]
+    pixels = [outcome("raw_pixels", 0.3 + size / 200, kind="baseline", size=size) for size in (8, 64)]
+    text = " ".join(summarise(rank_outcomes([*runs, *others, *pixels])).paragraphs)
+    assert "raw_pixels with 34.0 to 62.0 %, by experiment. Every loss is above it" in text
+
+
 def test_choosing_on_the_test_classes_is_a_warning_and_never_an_ordinary_protocol():
     runs = [outcome(name, 0.5, protocol="standard_best_on_test") for name in ("nca", "npair")]
     summary = summarise(rank_outcomes(runs))

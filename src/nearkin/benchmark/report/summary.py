@@ -178,26 +178,28 @@ def _seeds(standings: Standings) -> str:
 def _baselines(standings: Standings) -> str:
     """Which losses learn nothing that a baseline does not have."""
     metric = standings.metric
-    known = behind = 0
-    names: dict[str, None] = {}
-    best: dict[str, None] = {}
+    tops: list[Place] = []
+    lines = 0
+    behind: list[str] = []
     for board in standings.leaderboards:
         baselines = [place for place in board.places if place.kind == "baseline"]
-        if not baselines:
-            continue
-        top = max(baselines, key=lambda place: place.scores[metric])
-        best[f"{top.contender} with {percent(top.scores[metric])} %"] = None
-        for place in _ranked(board):
-            known += 1
-            if place.scores[metric] <= top.scores[metric]:
-                behind += 1
-                names[place.contender] = None
-    if not known:
+        if baselines:
+            top = max(baselines, key=lambda place: place.scores[metric])
+            tops.append(top)
+            lines += len(_ranked(board))
+            behind += [one.contender for one in _ranked(board) if one.scores[metric] <= top.scores[metric]]
+    if not lines:
         return ""
-    strongest = f"The strongest baseline is {listed(list(best), 3)}."
+    scores = dict.fromkeys(percent(value) for value in sorted(top.scores[metric] for top in tops))
+    names = listed(list(dict.fromkeys(top.contender for top in tops)))
+    ends = " to ".join(dict.fromkeys((next(iter(scores)), next(reversed(scores)))))
+    strongest = f"The strongest baseline is {names} with {ends} %"
+    strongest += ", by experiment." if len(tops) > 1 else "."
     if not behind:
         return f"{strongest} Every loss is above it, everywhere."
-    return f"{strongest} Not above it: {listed(list(names))} ({behind} of {known} lines)."
+    where = " in one experiment or more" if len(tops) > 1 else ""
+    named = listed(list(dict.fromkeys(behind)))
+    return f"{strongest} Not above it{where}: {named} ({len(behind)} of {lines} lines)."
 
 
 def _protocols(standings: Standings) -> list[str]:
