@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from nearkin.cli.allocation import keep_freed_memory
+from nearkin.cli.benchmark import benchmark
+from nearkin.cli.explain import explain_app
 from nearkin.cli.tournament import tournament
 from nearkin.cli.tune import tune
 
@@ -30,6 +32,8 @@ app.add_typer(losses_app, name="losses")
 app.add_typer(datasets_app, name="datasets")
 app.command()(tournament)
 app.command()(tune)
+app.command()(benchmark)
+app.add_typer(explain_app, name="explain")
 
 SetOption = Annotated[
     list[str] | None,

@@ -114,12 +114,12 @@ def _run_baselines(outcomes: Sequence[Outcome], folder: Path) -> list[str]:
 def _write_report(standings: Standings, folder: Path) -> None:
     from nearkin.benchmark.diagram import critical_difference_diagram
     from nearkin.benchmark.report import write_report
-    from nearkin.cli.display import Stages, console, shown
+    from nearkin.cli.display import Stages, console, shown_path
 
     page = write_report(standings, folder, observer=Stages())
     console.print()
-    console.print(f"report    {shown(page)}")
+    console.print(f"report    {shown_path(page)}")
     if standings.nemenyi is not None:
         picture = folder / "critical_difference.svg"
         critical_difference_diagram(standings.ranking, standings.nemenyi, picture)
-        console.print(f"picture   {shown(picture)}")
+        console.print(f"picture   {shown_path(picture)}")
