@@ -118,12 +118,10 @@ def test_a_narrow_terminal_gets_whole_cells(nearkin, monkeypatch, small_recipe, 
 def test_without_runs_the_embedded_plan_is_executed_ranked_and_reported(
     nearkin, small_recipe, tmp_path, monkeypatch
 ):
-    plan = pytest.importorskip("nearkin.benchmark.plan")
-    pytest.importorskip("nearkin.benchmark.report")
     small = {"losses": ["triplet", "npair"], "recipe": small_recipe}
     file = tmp_path / "tournament.toml"
     file.write_text(tomli_w.dumps(small))
-    monkeypatch.setattr(plan, "packaged_plans", lambda: {"tournament": file})
+    monkeypatch.setattr("nearkin.benchmark.plan.packaged_plans", lambda: {"tournament": file})
     code, out, _ = nearkin("tournament", "-o", tmp_path / "out")
     assert code == 0
     assert "raw_pixels" in out
