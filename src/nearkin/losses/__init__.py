@@ -26,6 +26,7 @@ from nearkin.losses.proxy_gml import ProxyGML
 from nearkin.losses.proxy_nca import ProxyNCA
 from nearkin.losses.proxy_nca_pp import ProxyNCAPlusPlus
 from nearkin.losses.proxy_repulsion import ProxyRepulsion
+from nearkin.losses.search_space import Choices, Range, SearchSpace
 from nearkin.losses.similarity import Measured
 from nearkin.losses.soft_triple import SoftTriple
 from nearkin.losses.softmax import Softmax
@@ -34,6 +35,7 @@ from nearkin.losses.triplet import Triplet
 __all__ = [
     "NCA",
     "ArcFace",
+    "Choices",
     "Contrastive",
     "CrossBatchMemory",
     "Description",
@@ -56,6 +58,8 @@ __all__ = [
     "ProxyNCA",
     "ProxyNCAPlusPlus",
     "ProxyRepulsion",
+    "Range",
+    "SearchSpace",
     "SoftTriple",
     "Softmax",
     "Triplet",
