@@ -12,7 +12,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from nearkin.cli.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
+from nearkin.cli.tune import tune
 
 app = typer.Typer(
     name="nearkin",
@@ -27,6 +29,7 @@ datasets_app = typer.Typer(help="The data sets: what they hold and how they look
 app.add_typer(losses_app, name="losses")
 app.add_typer(datasets_app, name="datasets")
 app.command()(benchmark)
+app.command()(tune)
 
 SetOption = Annotated[
     list[str] | None,
@@ -39,9 +42,10 @@ SetOption = Annotated[
 def main() -> None:
     """Run the command line; a mistake is one line on standard error and exit code 2, not a traceback."""
     warnings.showwarning = _show_warning
+    keep_freed_memory()
     try:
         app()
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:
         if os.environ.get("NEARKIN_DEBUG"):
             raise
         Console(stderr=True, soft_wrap=True, highlight=False).print(

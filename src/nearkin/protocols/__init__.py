@@ -5,7 +5,7 @@ from nearkin.protocols import cross_validation as cross_validation
 from nearkin.protocols import fixed_validation as fixed_validation
 from nearkin.protocols import standard as standard
 from nearkin.protocols import standard_best_on_test as standard_best_on_test
-from nearkin.protocols.base import Learnt, Protocol, names, register
+from nearkin.protocols.base import Learnt, Protocol, names, register, selects_on_test
 from nearkin.protocols.examination import Examination, examine
 from nearkin.protocols.execution import Finished, execute
 from nearkin.protocols.opened import Opened
@@ -27,4 +27,5 @@ __all__ = [
     "register",
     "score_test",
     "seal",
+    "selects_on_test",
 ]

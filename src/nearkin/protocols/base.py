@@ -11,7 +11,7 @@ from nearkin.data import ImageSet
 from nearkin.protocols.opened import Opened
 from nearkin.protocols.training_data import TrainingData
 from nearkin.registry import Registry
-from nearkin.training import Observer, Run, Trained
+from nearkin.training import Observer, Recipe, Run, Trained
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,8 @@ class Protocol(ABC):
 registry: Registry[Protocol] = Registry("protocol")
 register = registry.register
 names = registry.names
+
+
+def selects_on_test(recipe: Recipe) -> bool:
+    """Whether the test classes choose the epoch: whoever shows the scores of such a recipe should say so."""
+    return registry.build(recipe.protocol.name).test_chooses_epoch

@@ -56,6 +56,8 @@ def examine(run: Run, observer: Observer | None = None) -> Examination:
         raise RunError(
             f"{run.path} is not finished: run nearkin train with the same recipe and output to go on"
         )
+    if "folds" in result:
+        raise RunError(f"{run.path} has a network per fold: look into one of them, {run.path / 'fold-00'}")
     observer.stage("scoring the test classes")
     opened = score_test(load_network(run), open_data(run.recipe), run.recipe)
     observer.stage("looking for what goes wrong")

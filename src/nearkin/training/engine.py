@@ -25,6 +25,7 @@ from nearkin.networks import (
     initialise_head_with_pca,
     train_head_only,
 )
+from nearkin.training.guidance import guided_by_language
 from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
 from nearkin.training.recipe import Recipe
@@ -169,7 +170,7 @@ class _Training:
         if isinstance(validation, ImageSet):
             validation = seen_by_trunk(recipe, network, validation)
         self.validation = validation
-        loss = build_loss(recipe, images.num_classes)
+        loss = guided_by_language(recipe, build_loss(recipe, images.num_classes), images, observer)
         self.sampler = sampling.build(
             recipe.sampler.name,
             images.labels,
