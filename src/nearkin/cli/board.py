@@ -13,7 +13,7 @@ from rich.text import Text
 
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
-from nearkin.cli.display import console, shown
+from nearkin.cli.display import console, shown_path
 
 _BAR = 20
 _SHOWN_FAILURES = 5
@@ -131,7 +131,7 @@ def print_board(board: Board) -> None:
     if failed:
         more = f"{len(failed)} failed: their error.txt says more; the same command tries them again"
         console.print(Text(more, "red"))
-    folder = board.folder if "://" in board.folder else shown(Path(board.folder))
+    folder = board.folder if "://" in board.folder else shown_path(Path(board.folder))
     console.print(f"runs      {folder} ({len(done)} of {len(board.runs)} done)")
 
 
