@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from nearkin.cli.allocation import keep_freed_memory
+from nearkin.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
 from nearkin.cli.explain import explain_app
 from nearkin.cli.tournament import tournament
