@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -139,7 +140,12 @@ class Search:
         """The run on all training classes with the best trial's values, as far as its best epoch."""
         best = self.best()
         assert best.epoch is not None
-        return Run.open(self._best_path, self.plan.final_recipe(best.values, best.epoch))
+        recipe = self.plan.final_recipe(best.values, best.epoch)
+        if self._best_path.exists():
+            begun = Run.existing(self._best_path)
+            if begun.recipe != recipe and begun.result() is None:  # more trials have found better values
+                shutil.rmtree(self._best_path)
+        return Run.open(self._best_path, recipe)
 
     def finish(self, observer: Observer | None = None) -> Finished:
         """Train on all training classes with the best trial's values, and open the test split, once."""
