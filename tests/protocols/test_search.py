@@ -13,9 +13,10 @@ from filelock import FileLock
 from poison import poison_test_splits
 
 from nearkin.protocols import open_data, seal
-from nearkin.protocols.search import Search, SearchObserver, importances
+from nearkin.protocols.search import Search, SearchObserver
 from nearkin.protocols.search_pictures import draw_search
 from nearkin.protocols.search_plan import plan_search
+from nearkin.protocols.search_strategy import importances
 from nearkin.protocols.trial import run_trial
 from nearkin.training import Observer, Recipe, Run, RunError
 

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nearkin.cli.display import console, shown
-from nearkin.protocols.search import Search, SearchObserver, TrialRecord, importances
+from nearkin.protocols.search import Search, SearchObserver, TrialRecord
+from nearkin.protocols.search_strategy import importances
 
 _SHOWN_TRIALS = 5
 

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from nearkin.losses import Range
-from nearkin.protocols.search import Search, TrialRecord, importances
+from nearkin.protocols.search import Search, TrialRecord
+from nearkin.protocols.search_strategy import importances
 from nearkin.training.pictures import GRID, INK, SECOND_INK, save
 
 _FAINT = "#9a9a9a"
