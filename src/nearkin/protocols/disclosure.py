@@ -8,12 +8,11 @@ import inspect
 import platform
 from typing import Any
 
-import torch
-
 import nearkin
 from nearkin import losses
 from nearkin.data import evaluation_transform, training_transform
 from nearkin.networks import ActivationTransform, EmbeddingNetwork
+from nearkin.networks.weights import add_weights
 from nearkin.training import Recipe, build_network
 from nearkin.training.terms import published
 
@@ -105,9 +104,7 @@ def _learning_rates(recipe: Recipe) -> dict[str, float]:
 def weights_hash(network: EmbeddingNetwork) -> str:
     """SHA-256 of the backbone's tensors, whichever file they came from."""
     digest = hashlib.sha256()
-    for name, value in sorted(network.backbone.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    add_weights(digest, network.backbone)
     return digest.hexdigest()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -139,27 +140,68 @@ def retrieval_gallery(
         neighbours: How many columns.
         seed: Draws the queries.
     """
-    chosen = _one_per_class(images.labels, queries, seed)
+    rows = retrieved(
+        images,
+        embeddings,
+        gallery=gallery,
+        gallery_embeddings=gallery_embeddings,
+        queries=queries,
+        neighbours=neighbours,
+        seed=seed,
+    )
     searched = gallery if gallery is not None else images
-    neighbours = min(neighbours, len(searched) - 1)
-    if gallery_embeddings is None:
-        _, found = nearest_neighbours(embeddings, neighbours)
-        found = found[chosen.to(found.device)]
-    else:
-        query_embeddings = embeddings[chosen.to(embeddings.device)]
-        _, found = nearest_neighbours(query_embeddings, neighbours, gallery=gallery_embeddings)
-    figure = Figure(figsize=(1.0 * (neighbours + 1) + 0.3, 1.06 * len(chosen) + 0.5))
-    grid = figure.subplots(len(chosen), neighbours + 1, squeeze=False)
+    neighbours = len(rows[0].neighbours)
+    figure = Figure(figsize=(1.0 * (neighbours + 1) + 0.3, 1.06 * len(rows) + 0.5))
+    grid = figure.subplots(len(rows), neighbours + 1, squeeze=False)
     figure.subplots_adjust(wspace=0.12, hspace=0.12, left=0.01, right=0.99, bottom=0.01, top=0.95)
-    for row, query, neighbour_row in zip(grid, chosen.tolist(), found.tolist(), strict=True):
-        kin = images.class_names[int(images.labels[query])]
-        _show(row[0], images.images[query], _QUERY, width=1.0)
-        for axes, neighbour in zip(row[1:], neighbour_row, strict=True):
-            right = searched.class_names[int(searched.labels[neighbour])] == kin
+    for axes_row, row in zip(grid, rows, strict=True):
+        _show(axes_row[0], images.images[row.query], _QUERY, width=1.0)
+        for axes, neighbour, right in zip(axes_row[1:], row.neighbours, row.right, strict=True):
             _show(axes, searched.images[neighbour], _RIGHT if right else _WRONG, width=3.0)
     grid[0][0].set_title("query", fontsize=9)
     grid[0][1].set_title("nearest", fontsize=9)
     save(figure, path)
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """A query, its nearest neighbours (rows of the gallery), and which of them are of its class."""
+
+    query: int
+    neighbours: list[int]
+    right: list[bool]
+
+
+def retrieved(
+    images: ImageSet,
+    embeddings: Tensor,
+    *,
+    gallery: ImageSet | None = None,
+    gallery_embeddings: Tensor | None = None,
+    queries: int = 12,
+    neighbours: int = 8,
+    seed: int = 0,
+) -> list[Retrieved]:
+    """Random queries, each of another class, with what is found nearest to them.
+
+    Takes what :func:`retrieval_gallery` takes, which draws it.
+    """
+    chosen = _one_per_class(images.labels, queries, seed)
+    searched = gallery if gallery is not None else images
+    if gallery_embeddings is None:
+        _, found = nearest_neighbours(embeddings, min(neighbours, len(searched) - 1))
+        found = found[chosen.to(found.device)]
+    else:
+        query_embeddings = embeddings[chosen.to(embeddings.device)]
+        _, found = nearest_neighbours(
+            query_embeddings, min(neighbours, len(searched)), gallery=gallery_embeddings
+        )
+    rows = []
+    for query, row in zip(chosen.tolist(), found.tolist(), strict=True):
+        kin = images.class_names[int(images.labels[query])]
+        right = [searched.class_names[int(searched.labels[neighbour])] == kin for neighbour in row]
+        rows.append(Retrieved(query, row, right))
+    return rows
 
 
 def _one_per_class(labels: Tensor, count: int, seed: int) -> Tensor:
@@ -178,7 +220,7 @@ def _one_per_class(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def _show(axes: Axes, image: Tensor, colour: str, width: float) -> None:
-    axes.imshow(_pixels(image))
+    axes.imshow(pixels(image))
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -186,10 +228,10 @@ def _show(axes: Axes, image: Tensor, colour: str, width: float) -> None:
         spine.set_linewidth(width)
 
 
-def _pixels(image: Tensor) -> NDArray[np.uint8]:
+def pixels(image: Tensor) -> NDArray[np.uint8]:
     """``uint8`` ``(C, H, W)``, grey or RGB, to RGB ``(H, W, 3)``."""
-    pixels: NDArray[np.uint8] = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
-    return pixels
+    rgb: NDArray[np.uint8] = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
+    return rgb
 
 
 def embedding_map(
@@ -243,7 +285,7 @@ def _some_classes(labels: Tensor, classes: int, images_per_class: int, seed: int
 
 
 def _framed(image: Tensor, thumbnail: int, hue: float) -> Image.Image:
-    picture = Image.fromarray(_pixels(image))
+    picture = Image.fromarray(pixels(image))
     scale = thumbnail / max(picture.size)
     picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
     red, green, blue = (int(255 * channel) for channel in hsv_to_rgb((hue, 0.85, 0.8)))
@@ -281,7 +323,7 @@ def contact_sheet(
         for axes in axes_row:
             axes.set_axis_off()
         for axes, index in zip(axes_row, row, strict=False):
-            axes.imshow(_pixels(images.images[index]))
+            axes.imshow(pixels(images.images[index]))
     save(figure, path)
 
 

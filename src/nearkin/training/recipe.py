@@ -436,21 +436,12 @@ class Recipe(Section):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise RecipeError(f"{source}: {_first_mistake(error, cls)}") from None
+            raise RecipeError(f"{source}: {first_mistake(error, cls)}") from None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Recipe:
         """Read a TOML file and apply ``key=value`` overrides."""
-        path = Path(path)
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise RecipeError(f"there is no recipe {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"cannot read the recipe {path}: {error}") from None
-        except tomllib.TOMLDecodeError as error:
-            raise RecipeError(f"{path} is not TOML: {error}") from None
-        return cls.parse(override(values, overrides), source=str(path))
+        return cls.parse(override(read_toml(path, kind="recipe"), overrides), source=str(path))
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
         """This recipe with other values under dotted keys; ``None`` takes a value away.
@@ -479,6 +470,19 @@ class Recipe(Section):
     def to_toml(self) -> str:
         """The whole recipe as TOML, defaults written out."""
         return tomli_w.dumps(self.to_dict())
+
+
+def read_toml(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
+    """The plain values of a TOML file; ``kind`` is what an error calls it."""
+    path = Path(path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"there is no {kind} {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot read the {kind} {path}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from None
 
 
 def _name_of(table: Any, section: type[Choice]) -> str:
@@ -514,8 +518,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first mistake of a recipe in one line: where it is, what is wrong, and what was meant."""
+def first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first mistake of a recipe or plan in one line: where it is, what is wrong, what was meant."""
     mistake = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in mistake["loc"])
     if mistake["type"] == "extra_forbidden":
@@ -529,7 +533,9 @@ def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
 
 def _keys_beside(place: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for part in place[:-1]:
-        annotation = model.model_fields[str(part)].annotation
+        if isinstance(part, int):  # an entry of a list of tables
+            continue
+        annotation = model.model_fields[part].annotation
         possible = [annotation, *typing.get_args(annotation)]  # a table that may be left out is a union
         model = next(kind for kind in possible if inspect.isclass(kind) and issubclass(kind, BaseModel))
     return list(model.model_fields)

@@ -63,7 +63,7 @@ class Run:
             if run._recipe_file.exists():
                 run._check_same_recipe()
                 return run
-            if path.is_dir() and any(path.iterdir()):
+            if path.is_dir() and not all(_is_left_by_a_killed_beginning(entry) for entry in path.iterdir()):
                 raise RunError(f"{path} holds other files and no run: choose another output directory")
             (path / "checkpoint").mkdir(parents=True, exist_ok=True)
             write_text(run._recipe_file, recipe.to_toml())
@@ -203,6 +203,13 @@ class Run:
             except _DamagedError as damage:  # noqa: PERF203
                 warnings.warn(f"{file} is damaged ({damage}): going on from the one before", stacklevel=2)
         return None
+
+
+def _is_left_by_a_killed_beginning(entry: Path) -> bool:
+    """Whether a process that was killed before its ``recipe.toml`` was there may have left this."""
+    if entry.name == "checkpoint" and entry.is_dir():
+        return not any(entry.iterdir())
+    return entry.name.startswith(".recipe.toml.")
 
 
 def first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
