@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 
 from nearkin import losses
-from nearkin.cli.app import app, default_output, main
-from nearkin.cli.display import console
+from nearkin.cli.app import app, default_output
 from nearkin.training import Recipe
 
 SMALL = {
@@ -23,24 +22,6 @@ SMALL = {
     "sampler.batch_size": 40,
     "training.epochs": 2,
 }
-
-
-@pytest.fixture
-def nearkin(capsys, monkeypatch):
-    """Runs the command line in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
-        monkeypatch.setattr(console, "file", sys.stdout)
-        try:
-            main()
-            code = 0
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture
