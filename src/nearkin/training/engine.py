@@ -16,13 +16,14 @@ from nearkin import losses, networks, sampling
 from nearkin.data import ImageSet, evaluation_transform, loader, training_transform
 from nearkin.evaluation import retrieval_scores
 from nearkin.networks import EmbeddingNetwork, embed, freeze_batch_norm
+from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
 from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
 from nearkin.training.recipe import Recipe
 from nearkin.training.run import Checkpoint, Run
 
 _MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
-_LOOK_EVERY = 25  # batches between two looks at the loss: each makes the host wait for the device
+_LOOK_EVERY = 25  # steps between two looks at the loss: each makes the host wait for the device
 
 
 class TrainingError(RuntimeError):
@@ -135,9 +136,12 @@ class _Training:
             seed=recipe.seed,
             workers=recipe.data.workers,
         )
+        refuse_trained_batch_norm(network, recipe.training.chunk)
         optimizer = build_optimizer(recipe, network, loss)
         self.network, self.loss, self.optimizer = self.accelerator.prepare(network, loss, optimizer)
-        self.scheduler = build_scheduler(recipe, optimizer, len(self.sampler))
+        self.scheduler = build_scheduler(
+            recipe, optimizer, math.ceil(len(self.sampler) / recipe.training.accumulate)
+        )
         self.epoch = 0
         self.batch = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
@@ -169,13 +173,14 @@ class _Training:
         self.sampler.resume(self.epoch, self.batch)
         self.loader.set_epoch(self.epoch)
         self.network.train()
+        look_every = _LOOK_EVERY * self.recipe.training.accumulate
         started = saved = time.monotonic()
         for images, labels, _ in self.loader:
             value = self._step(images.to(self.accelerator.device), labels.to(self.accelerator.device))
             self.batch += 1
             self.loss_sum += value
             self.observer.step(epoch=self.epoch, batch=self.batch, images=len(images), loss=value)
-            if self.batch % _LOOK_EVERY == 0:
+            if self.batch % look_every == 0:
                 self._refuse_broken_loss()
                 if time.monotonic() - saved > 60 * self.recipe.training.checkpoint_minutes:
                     self._save()
@@ -188,17 +193,29 @@ class _Training:
         self._save()
 
     def _step(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Add a batch's gradients; after the last batch of a group, move the weights."""
+        first = self.batch // self.recipe.training.accumulate * self.recipe.training.accumulate
+        group = min(self.recipe.training.accumulate, len(self.sampler) - first)
         try:
-            value: Tensor = self.loss(self.network(images), labels)
+            value = backward_in_chunks(
+                self.network,
+                images,
+                lambda embeddings: self.loss(embeddings, labels) / group,
+                chunk=self.recipe.training.chunk,
+                backward=self.accelerator.backward,
+            )
         except ValueError as error:
             raise TrainingError(f"{self._moment()}: {error}. {_ADVICE}") from error
-        self.accelerator.backward(value)
+        if self.batch + 1 == first + group:
+            self._move_weights()
+        return value * group
+
+    def _move_weights(self) -> None:
         if self.recipe.optimizer.clip is not None:
             self.accelerator.clip_grad_norm_(self.network.parameters(), self.recipe.optimizer.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
-        return value.detach()
 
     def _refuse_broken_loss(self) -> None:
         if not math.isfinite(self.loss_sum.item()):

@@ -233,11 +233,17 @@ class TrainingRecipe(Section):
         epochs: Passes over the training images.
         precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
         checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
+        accumulate: Batches per step of the optimiser, which follows the mean of their losses. Pairs are still
+            those of one batch; ``chunk`` is for large batches of pairs.
+        chunk: Images that are in memory with all their activations at a time. The loss sees the whole batch
+            and its gradients are exact; the network runs forward twice. Not with a trained batch norm.
     """
 
     epochs: PositiveInt = 12
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     checkpoint_minutes: PositiveFloat = 5.0
+    accumulate: PositiveInt = 1
+    chunk: PositiveInt | None = None
 
 
 class EvaluationRecipe(Section):
