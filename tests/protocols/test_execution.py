@@ -134,3 +134,19 @@ def test_a_trained_network_beats_raw_pixels_by_far(glyphs_root, tmp_path):
     raw = retrieval_scores(test.images.pixels.flatten(1).float(), test.labels, recall_at=(1,)).recall_at[1]
     assert raw < 0.45
     assert execute(run).result["test"]["recall_at_1"] > raw + 0.2
+
+
+def test_a_run_keeps_the_scores_of_every_query_and_what_it_took(small_recipe, tmp_path):
+    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
+    assert run.queries() is None
+    assert run.cost() is None
+    finished = execute(run)
+    scores, labels = run.queries()
+    assert scores.to_dict() == finished.result["test"]
+    assert labels.equal(finished.opened.queries.labels)
+    again = scores.per_query.scores((1,))["recall_at_1"].mean().item()
+    assert again == pytest.approx(finished.result["test"]["recall_at_1"])
+    cost = run.cost()
+    seconds = sum(row["seconds"] for row in run.metrics()[1:])
+    assert cost["training_seconds"] == pytest.approx(seconds, abs=1e-3)
+    assert cost["peak_memory_bytes"] > 10_000_000

@@ -56,7 +56,7 @@ def examine(run: Run, observer: Observer | None = None) -> Examination:
             f"{run.path} is not finished: run nearkin train with the same recipe and output to go on"
         )
     observer.stage("scoring the test classes")
-    opened = score_test(load_network(run), open_data(run.recipe), run.recipe, per_query=True)
+    opened = score_test(load_network(run), open_data(run.recipe), run.recipe)
     observer.stage("looking for what goes wrong")
     labels, seed = opened.queries.labels, run.recipe.seed
     clustering = clustering_scores(opened.query_embeddings, labels, seed=seed, keep_assignment=True)

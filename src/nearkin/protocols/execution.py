@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import sys
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import psutil
+import torch
 
 import nearkin
 from nearkin import data
 from nearkin.data import DataSet, ImageSet, split_classes
 from nearkin.protocols.sealed import Opened, SealedTest
-from nearkin.training import Observer, Recipe, Run, Trained, train
+from nearkin.training import Observer, Recipe, Run, Trained, build_network, train
+from nearkin.training.trunk import seen_by_trunk
 
 _DISCLOSED_LIBRARIES = (
     "torch",
@@ -60,20 +65,34 @@ def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
     return data.leave_out(data_set, bad)
 
 
-def training_splits(recipe: Recipe, data_set: DataSet) -> tuple[ImageSet, ImageSet | None]:
-    """The images to learn from, and those to select on if the protocol has a validation."""
+def training_splits(
+    recipe: Recipe, data_set: DataSet, observer: Observer | None = None
+) -> tuple[ImageSet, ImageSet | None]:
+    """The images to learn from, and those to select on if the protocol has a validation.
+
+    With a cached trunk they are its activations.
+    """
+    train = _as_trained_on(recipe, data_set.train, observer or Observer())
     if recipe.protocol.name == "standard":
-        return data_set.train, None
+        return train, None
     if data_set.validation is not None:
-        return data_set.train, data_set.validation
+        return train, data_set.validation
     share = recipe.protocol.validation_share
-    images, validation = split_classes(data_set.train, share, recipe.seed)
+    images, validation = split_classes(train, share, recipe.seed)
     if validation.num_classes < 2:
         raise ValueError(
-            f"protocol.validation_share={share} of {data_set.train.num_classes} classes holds one class out, "
+            f"protocol.validation_share={share} of {train.num_classes} classes holds one class out, "
             "and kin cannot be told from strangers there: raise it, or choose protocol.name=standard"
         )
     return images, validation
+
+
+def _as_trained_on(recipe: Recipe, images: ImageSet, observer: Observer) -> ImageSet:
+    """Images, or the activations of the recipe's trunk: of all of them at once, however they are split."""
+    if recipe.network.cached_trunk is None:
+        return images
+    observer.stage(f"computing what {recipe.network.cached_trunk} makes of {len(images)} images, once")
+    return seen_by_trunk(recipe, build_network(recipe), images, flips=True)
 
 
 def execute(run: Run, observer: Observer | None = None) -> Finished:
@@ -83,11 +102,13 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
         return Finished(run, done, opened=None)
     observer = observer or Observer()
     data_set = open_data(run.recipe, observer)
-    images, validation = training_splits(run.recipe, data_set)
+    images, validation = training_splits(run.recipe, data_set, observer)
     test = SealedTest(data_set)
     trained = train(run, images, validation, observer)
     observer.stage("scoring the test classes")
     opened = test.open(trained.network, run.recipe)
+    run.write_queries(opened.scores, opened.queries.labels)
+    run.write_cost(_cost(run, trained))
     run.write_result(_result(run.recipe, data_set, (images, validation), trained, opened))
     return Finished(run, run.result() or {}, opened)
 
@@ -120,6 +141,27 @@ def _result(
         "versions": {"nearkin": nearkin.__version__, "python": platform.python_version()}
         | {library: importlib.metadata.version(library) for library in _DISCLOSED_LIBRARIES},
     }
+
+
+def _cost(run: Run, trained: Trained) -> dict[str, float | int]:
+    """What the training took."""
+    seconds = [row["seconds"] for row in run.metrics() if "seconds" in row]
+    return {
+        "training_seconds": round(sum(seconds), 3),
+        "seconds_per_epoch": round(sum(seconds) / len(seconds), 3),
+        "peak_memory_bytes": _peak_memory(next(trained.network.parameters()).device),
+    }
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Most bytes in use so far: on the device where it counts them, or else of the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource  # noqa: PLC0415  (not on Windows)
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _counts(images: ImageSet) -> dict[str, int]:

@@ -22,7 +22,7 @@ class Opened:
         query_embeddings: Of all of them ``(Q, D)``.
         gallery: The images that are found; ``None`` where queries search each other.
         gallery_embeddings: Of all of them ``(G, D)``.
-        scores: How often kin is found.
+        scores: How often kin is found, with the values of every query.
     """
 
     queries: ImageSet
@@ -52,14 +52,12 @@ class SealedTest:
         return score_test(network, data_set, recipe)
 
 
-def score_test(
-    network: EmbeddingNetwork, data_set: DataSet, recipe: Recipe, *, per_query: bool = False
-) -> Opened:
+def score_test(network: EmbeddingNetwork, data_set: DataSet, recipe: Recipe) -> Opened:
     """Embed the test classes and score them: queries against the gallery where the data set has one."""
     recall_at = recipe.evaluation.recall_at
     if data_set.query is None or data_set.gallery is None:
         embeddings = embed_as(recipe, network, data_set.test)
-        scores = retrieval_scores(embeddings, data_set.test.labels, recall_at=recall_at, per_query=per_query)
+        scores = retrieval_scores(embeddings, data_set.test.labels, recall_at=recall_at, per_query=True)
         return Opened(data_set.test, embeddings, None, None, scores)
     queries, gallery = (embed_as(recipe, network, part) for part in (data_set.query, data_set.gallery))
     labels, gallery_labels = common_labels(data_set.query, data_set.gallery)
@@ -69,6 +67,6 @@ def score_test(
         gallery=gallery,
         gallery_labels=gallery_labels,
         recall_at=recall_at,
-        per_query=per_query,
+        per_query=True,
     )
     return Opened(data_set.query, queries, data_set.gallery, gallery, scores)

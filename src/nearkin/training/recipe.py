@@ -134,6 +134,11 @@ class NetworkRecipe(Choice):
         weights: ``imagenet``, or a file.
         freeze_batch_norm: Hold statistics and affine parameters of every batch norm still.
         head_lr_factor: Learning rate of the head, in multiples of the backbone's.
+        pca_head: Let the head start as the principal components of the training images' features.
+        cached_trunk: A stage of the network, such as ``blocks.5``. Up to there nothing is trained, and what
+            it makes of every image (resized, cropped at the centre, and mirrored) is computed once and kept
+            on disk; only what comes after it runs in training.
+        trunk_cache: The folder for that; by default in the user's cache.
     """
 
     name: str = "convnet"
@@ -143,6 +148,9 @@ class NetworkRecipe(Choice):
     weights: str | None = None
     freeze_batch_norm: bool = False
     head_lr_factor: PositiveFloat = 1.0
+    pca_head: bool = False
+    cached_trunk: str | None = None
+    trunk_cache: str | None = None
 
     registry = networks
 
@@ -172,6 +180,20 @@ class SamplerRecipe(Choice):
     given_elsewhere = frozenset({"labels", "seed", "rank", "world_size"})
 
 
+class MemoryRecipe(Section):
+    """References from earlier batches, for a pair loss.
+
+    Attributes:
+        size: How many embeddings are remembered.
+        warmup_steps: Batches before they count.
+        weight: Of the loss against them.
+    """
+
+    size: PositiveInt
+    warmup_steps: NonNegativeInt = 0
+    weight: NonNegativeFloat = 1.0
+
+
 class LossRecipe(Choice):
     """The loss and its hyperparameters.
 
@@ -179,18 +201,22 @@ class LossRecipe(Choice):
         name: A registered loss.
         lr: Learning rate of its proxies or boundaries; by default ``lr_factor`` times the network's.
         lr_factor: Used where ``lr`` is not given.
+        memory: A cross-batch memory around it; none by default.
     """
 
     name: str = "proxy_anchor"
     lr: PositiveFloat | None = None
     lr_factor: PositiveFloat = 10.0
+    memory: MemoryRecipe | None = None
 
     registry = loss_registry
     given_elsewhere = frozenset({"num_classes", "embedding_dim", "generator"})
 
     @model_validator(mode="after")
     def _check_values(self) -> LossRecipe:
-        losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
+        loss = losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
+        if self.memory is not None:
+            losses.CrossBatchMemory(loss, **self.memory.model_dump())
         return self
 
 
@@ -231,6 +257,7 @@ class TrainingRecipe(Section):
 
     Attributes:
         epochs: Passes over the training images.
+        head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
         precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
         checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
         accumulate: Batches per step of the optimiser, which follows the mean of their losses. Pairs are still
@@ -240,6 +267,7 @@ class TrainingRecipe(Section):
     """
 
     epochs: PositiveInt = 12
+    head_only: NonNegativeInt = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     checkpoint_minutes: PositiveFloat = 5.0
     accumulate: PositiveInt = 1
@@ -384,8 +412,7 @@ def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
 
 def _keys_beside(place: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for part in place[:-1]:
-        inner = model.model_fields[str(part)].annotation
-        assert inspect.isclass(inner)
-        assert issubclass(inner, BaseModel)
-        model = inner
+        annotation = model.model_fields[str(part)].annotation
+        possible = [annotation, *typing.get_args(annotation)]  # a table that may be left out is a union
+        model = next(kind for kind in possible if inspect.isclass(kind) and issubclass(kind, BaseModel))
     return list(model.model_fields)
