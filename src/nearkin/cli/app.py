@@ -85,6 +85,9 @@ def train(
         typer.echo(chosen.to_toml())
         return
     run = Run.open(output or default_output(chosen), chosen)
+    if not run.writes:  # one of several processes, and not the one that talks
+        execute(run)
+        return
     display = TrainingDisplay(run)
     finished = execute(run, display)
     pictures = draw_run(finished, display)

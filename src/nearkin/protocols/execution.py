@@ -105,6 +105,8 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
     images, validation = training_splits(run.recipe, data_set, observer)
     test = SealedTest(data_set)
     trained = train(run, images, validation, observer)
+    if not run.writes:  # the first of several processes does the rest
+        return Finished(run, {}, opened=None)
     observer.stage("scoring the test classes")
     opened = test.open(trained.network, run.recipe)
     run.write_queries(opened.scores, opened.queries.labels)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from nearkin import losses, networks, sampling
@@ -24,6 +22,7 @@ from nearkin.networks import (
     initialise_head_with_pca,
     train_head_only,
 )
+from nearkin.training.distributed import Processes, build_accelerator
 from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
 from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
@@ -31,7 +30,6 @@ from nearkin.training.recipe import Recipe
 from nearkin.training.run import Checkpoint, Run
 from nearkin.training.trunk import activation_transform, after_trunk, seen_by_trunk
 
-_MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 _LOOK_EVERY = 25  # steps between two looks at the loss: each makes the host wait for the device
 
 
@@ -151,8 +149,8 @@ class _Training:
         recipe = run.recipe
         self.recipe, self.run, self.observer = recipe, run, observer
         torch.manual_seed(recipe.seed)
-        AcceleratorState._reset_state()  # a process may train several recipes, of different precision
-        self.accelerator = Accelerator(mixed_precision=_MIXED_PRECISION[recipe.training.precision])
+        self.accelerator = build_accelerator(recipe.training.precision)
+        self.processes = Processes.of(self.accelerator)
         network = build_network(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.whole_network = network.to(self.accelerator.device)
         images = seen_by_trunk(recipe, network, images, flips=True)
@@ -164,6 +162,8 @@ class _Training:
             images.labels,
             batch_size=recipe.sampler.batch_size,
             seed=recipe.seed,
+            rank=self.processes.rank,
+            world_size=self.processes.count,
             **recipe.sampler.keywords,
         )
         if len(self.sampler) == 0:
@@ -180,26 +180,32 @@ class _Training:
         )
         refuse_trained_batch_norm(trained_part, recipe.training.chunk)
         optimizer = build_optimizer(recipe, trained_part, loss)
-        self.network, self.loss, self.optimizer = self.accelerator.prepare(trained_part, loss, optimizer)
+        # The processes meet in this loop, not in a wrapper: see nearkin.training.distributed.
+        self.network, self.loss = (
+            self.accelerator.prepare_model(module, evaluation_mode=True) for module in (trained_part, loss)
+        )
+        self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.scheduler = build_scheduler(
             recipe, optimizer, math.ceil(len(self.sampler) / recipe.training.accumulate)
         )
+        self.batch_sizes = self.sampler.batch_sizes
         self.epoch = 0
         self.batch = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
         self.rows: list[dict[str, Any]] = []
+        self.processes.seed_apart(recipe.seed)
 
     def run_to_the_end(self) -> Trained:
         checkpoint = self.run.last_checkpoint()
         if checkpoint is None:
             if self.recipe.network.pca_head:
-                features = embed_as(self.recipe, self.whole_network, self.images, what="features")
-                initialise_head_with_pca(self.whole_network, features)
+                initialise_head_with_pca(self.whole_network, self._embed(self.images, what="features"))
             self._score_epoch(seconds=0.0)
         else:
             self._restore(checkpoint)
+        self.processes.copy_from_first([*self.network.state_dict().values(), *self.loss.parameters()])
         self.run.write_metrics(self.rows)
         self.observer.begin(
             epochs=self.recipe.training.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
@@ -213,7 +219,7 @@ class _Training:
 
     def _train_epoch(self) -> None:
         if self.batch == 0 and self.sampler.needs_embeddings(self.epoch):
-            self.sampler.refresh(embed_as(self.recipe, self.whole_network, self.images))
+            self.sampler.refresh(self._embed(self.images))
         self.sampler.resume(self.epoch, self.batch)
         self.loader.set_epoch(self.epoch)
         self.network.train()
@@ -222,18 +228,18 @@ class _Training:
                 self.accelerator.unwrap_model(self.network), self.epoch < self.recipe.training.head_only
             )
         look_every = _LOOK_EVERY * self.recipe.training.accumulate
-        started = saved = time.monotonic()
+        started = self.saved = time.monotonic()
         for images, labels, indices in self.loader:
             device = self.accelerator.device
             value = self._step(images.to(device), labels.to(device), indices.to(device))
+            size = self.batch_sizes[self.batch]
             self.batch += 1
             self.loss_sum += value
-            self.observer.step(epoch=self.epoch, batch=self.batch, images=len(images), loss=value)
+            self.observer.step(epoch=self.epoch, batch=self.batch, images=size, loss=value)
             if self.batch % look_every == 0:
                 self._refuse_broken_loss()
-                if time.monotonic() - saved > 60 * self.recipe.training.checkpoint_minutes:
+                if self.processes.ask_first(self._checkpoint_is_due):
                     self._save()
-                    saved = time.monotonic()
         self._refuse_broken_loss()
         self.epoch += 1
         self._score_epoch(seconds=time.monotonic() - started)
@@ -245,12 +251,14 @@ class _Training:
         """Add a batch's gradients; after the last batch of a group, move the weights."""
         first = self.batch // self.recipe.training.accumulate * self.recipe.training.accumulate
         group = min(self.recipe.training.accumulate, len(self.sampler) - first)
-        ids = {} if self.recipe.loss.memory is None else {"ids": indices}
+        total = self.batch_sizes[self.batch]
+        labels = self.processes.gather(labels, total)
+        ids = {} if self.recipe.loss.memory is None else {"ids": self.processes.gather(indices, total)}
         try:
             value = backward_in_chunks(
                 self.network,
                 images,
-                lambda embeddings: self.loss(embeddings, labels, **ids) / group,
+                lambda part: self.loss(self.processes.gather(part, total), labels, **ids) / group,
                 chunk=self.recipe.training.chunk,
                 backward=self.accelerator.backward,
             )
@@ -261,11 +269,16 @@ class _Training:
         return value * group
 
     def _move_weights(self) -> None:
+        self.processes.sum_gradients(self.network.parameters())
+        self.processes.average_gradients(self.loss.parameters())
         if self.recipe.optimizer.clip is not None:
             self.accelerator.clip_grad_norm_(self.network.parameters(), self.recipe.optimizer.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
+
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self.saved > 60 * self.recipe.training.checkpoint_minutes
 
     def _refuse_broken_loss(self) -> None:
         if not math.isfinite(self.loss_sum.item()):
@@ -294,9 +307,18 @@ class _Training:
 
     def _validation_scores(self) -> dict[str, float | int]:
         assert self.validation is not None
-        embeddings = embed_as(self.recipe, self.whole_network, self.validation)
+        embeddings, labels = self._embed(self.validation), self.validation.labels
         recall_at = self.recipe.evaluation.recall_at
-        return retrieval_scores(embeddings, self.validation.labels, recall_at=recall_at).to_dict()
+        return self.processes.ask_first(
+            lambda: retrieval_scores(embeddings, labels, recall_at=recall_at).to_dict()
+        )
+
+    def _embed(self, images: ImageSet, what: Literal["embeddings", "features"] = "embeddings") -> Tensor:
+        """All images through the present network, the work shared between processes; on the CPU."""
+        self.processes.copy_from_first(self.whole_network.buffers())
+        share = images if self.processes.count == 1 else images.select(self.processes.share(len(images)))
+        rows = embed_as(self.recipe, self.whole_network, share, what=what)
+        return self.processes.gather(rows.to(self.accelerator.device), len(images)).cpu()
 
     def _finish(self) -> Trained:
         assert self.best is not None
@@ -311,10 +333,9 @@ class _Training:
 
     def _save(self) -> None:
         """Write a checkpoint: all that the rest of the run depends on."""
-        tensors = {"random_state": torch.get_rng_state(), "loss_sum": self.loss_sum}
-        if torch.cuda.is_available():
-            tensors["cuda_random_state"] = torch.cuda.get_rng_state(self.accelerator.device)
+        tensors = {"loss_sum": self.loss_sum}
         groups = {
+            "random_state": self.processes.random_states(),
             "network": self.accelerator.unwrap_model(self.network).state_dict(),
             "loss": self.accelerator.unwrap_model(self.loss).state_dict(),
             "best": self.best_weights,
@@ -342,11 +363,12 @@ class _Training:
         }
         step = self.epoch * len(self.sampler) + self.batch
         self.run.write_checkpoint(step, Checkpoint(tensors, state))
+        self.saved = time.monotonic()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go back to the moment of a checkpoint."""
         parts: dict[str, dict[str, Tensor]] = {
-            group: {} for group in ("network", "loss", "best", "sampler", "optimizer")
+            group: {} for group in ("random_state", "network", "loss", "best", "sampler", "optimizer")
         }
         for name, tensor in checkpoint.tensors.items():
             group, _, rest = name.partition(".")
@@ -367,9 +389,7 @@ class _Training:
         self.scheduler.load_state_dict(state["scheduler"])
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
-        torch.set_rng_state(checkpoint.tensors["random_state"])
-        if "cuda_random_state" in checkpoint.tensors and torch.cuda.is_available():
-            torch.cuda.set_rng_state(checkpoint.tensors["cuda_random_state"], self.accelerator.device)
+        self.processes.set_random_states(parts["random_state"])
         self.loss_sum.copy_(checkpoint.tensors["loss_sum"])
         self.epoch, self.batch, self.best, self.rows = (
             state[key] for key in ("epoch", "batch", "best", "rows")
