@@ -128,6 +128,7 @@ def _result(
     return {
         "recipe": recipe.to_dict(),
         "selection": {"rule": selection, "epoch": trained.epoch},
+        "warnings": list(trained.warnings),
         "test": opened.scores.to_dict(),
         "validation": trained.validation,
         "data": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from nearkin.training.optimization import build_optimizer, build_scheduler
 from nearkin.training.recipe import Recipe
 from nearkin.training.run import Checkpoint, Run
 from nearkin.training.trunk import activation_transform, after_trunk, seen_by_trunk
+from nearkin.training.watchdogs import Glimpse, Watchdogs
 
 _LOOK_EVERY = 25  # steps between two looks at the loss: each makes the host wait for the device
 
@@ -45,11 +47,13 @@ class Trained:
         network: With the weights of the chosen epoch.
         epoch: The chosen epoch, counted from 1.
         validation: The chosen epoch's validation scores, if there was a validation split.
+        warnings: What the watchdogs said, a line each.
     """
 
     network: EmbeddingNetwork
     epoch: int
     validation: dict[str, float] | None
+    warnings: tuple[str, ...] = ()
 
 
 def build_network(recipe: Recipe) -> EmbeddingNetwork:
@@ -188,6 +192,7 @@ class _Training:
         self.scheduler = build_scheduler(
             recipe, optimizer, math.ceil(len(self.sampler) / recipe.training.accumulate)
         )
+        self.watchdogs = Watchdogs(recipe, loss, self.observer.warning)
         self.batch_sizes = self.sampler.batch_sizes
         self.epoch = 0
         self.batch = 0
@@ -207,6 +212,7 @@ class _Training:
             self._restore(checkpoint)
         self.processes.copy_from_first([*self.network.state_dict().values(), *self.loss.parameters()])
         self.run.write_metrics(self.rows)
+        self.watchdogs.begin(self.sampler, self.network)
         self.observer.begin(
             epochs=self.recipe.training.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
         )
@@ -237,10 +243,11 @@ class _Training:
             self.loss_sum += value
             self.observer.step(epoch=self.epoch, batch=self.batch, images=size, loss=value)
             if self.batch % look_every == 0:
-                self._refuse_broken_loss()
+                self._look()
                 if self.processes.ask_first(self._checkpoint_is_due):
                     self._save()
-        self._refuse_broken_loss()
+        if self.batch % look_every:
+            self._look()
         self.epoch += 1
         self._score_epoch(seconds=time.monotonic() - started)
         self.batch = 0
@@ -254,11 +261,18 @@ class _Training:
         total = self.batch_sizes[self.batch]
         labels = self.processes.gather(labels, total)
         ids = {} if self.recipe.loss.memory is None else {"ids": self.processes.gather(indices, total)}
+
+        def mean_of_group(own: Tensor) -> Tensor:
+            embeddings = self.processes.gather(own, total)
+            self.seen = embeddings.detach(), labels
+            value: Tensor = self.loss(embeddings, labels, **ids) / group
+            return value
+
         try:
             value = backward_in_chunks(
                 self.network,
                 images,
-                lambda part: self.loss(self.processes.gather(part, total), labels, **ids) / group,
+                mean_of_group,
                 chunk=self.recipe.training.chunk,
                 backward=self.accelerator.backward,
             )
@@ -280,9 +294,18 @@ class _Training:
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self.saved > 60 * self.recipe.training.checkpoint_minutes
 
-    def _refuse_broken_loss(self) -> None:
-        if not math.isfinite(self.loss_sum.item()):
+    def _look(self) -> None:
+        """Stop if the loss is broken, and show the last batch to the watchdogs: the host waits here."""
+        loss_sum = self.loss_sum.item()
+        if not math.isfinite(loss_sum):
             raise TrainingError(f"{self._moment()}: the loss is not a finite number. {_ADVICE}")
+        rate = float(self.scheduler.get_last_lr()[0] / self.scheduler.base_lrs[0])
+        self.watchdogs.look(
+            Glimpse(self._moment(), self._steps(), self.batch, loss_sum, rate, *self.seen),
+        )
+
+    def _steps(self) -> int:
+        return self.epoch * len(self.sampler) + self.batch
 
     def _moment(self) -> str:
         return f"epoch {self.epoch + 1}, batch {self.batch}"
@@ -304,6 +327,7 @@ class _Training:
         self.rows.append(row)
         self.run.write_metrics(self.rows)
         self.observer.epoch_end(row)
+        self.watchdogs.epoch_end(self.rows)
 
     def _validation_scores(self) -> dict[str, float | int]:
         assert self.validation is not None
@@ -329,7 +353,9 @@ class _Training:
             validation = {
                 key: v for key, v in self.best.items() if key not in {"epoch", "lr", "loss", "seconds"}
             }
-        return Trained(self.whole_network.eval(), self.best["epoch"], validation)
+        return Trained(
+            self.whole_network.eval(), self.best["epoch"], validation, warnings=self.watchdogs.warnings
+        )
 
     def _save(self) -> None:
         """Write a checkpoint: all that the rest of the run depends on."""
@@ -340,6 +366,7 @@ class _Training:
             "loss": self.accelerator.unwrap_model(self.loss).state_dict(),
             "best": self.best_weights,
             "sampler": self.sampler.tensors(),
+            "watchdogs": self.watchdogs.tensors(),
         }
         tensors |= {
             f"{group}.{name}": value for group, named in groups.items() for name, value in named.items()
@@ -357,28 +384,26 @@ class _Training:
             "batch": self.batch,
             "best": self.best,
             "rows": self.rows,
+            "watchdogs": self.watchdogs.state(),
             "scheduler": self.scheduler.state_dict(),
             "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
             "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None,
         }
-        step = self.epoch * len(self.sampler) + self.batch
-        self.run.write_checkpoint(step, Checkpoint(tensors, state))
+        self.run.write_checkpoint(self._steps(), Checkpoint(tensors, state))
         self.saved = time.monotonic()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go back to the moment of a checkpoint."""
-        parts: dict[str, dict[str, Tensor]] = {
-            group: {} for group in ("random_state", "network", "loss", "best", "sampler", "optimizer")
-        }
+        parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for name, tensor in checkpoint.tensors.items():
             group, _, rest = name.partition(".")
-            if rest:
-                parts[group][rest] = tensor
+            parts[group][rest] = tensor
         state = checkpoint.state
         self.accelerator.unwrap_model(self.network).load_state_dict(parts["network"])
         self.accelerator.unwrap_model(self.loss).load_state_dict(parts["loss"])
         self.best_weights = parts["best"]
         self.sampler.load_tensors(parts["sampler"])
+        self.watchdogs.load(state["watchdogs"], parts["watchdogs"])
         moments: dict[int, dict[str, Any]] = {
             int(index): dict(values) for index, values in state["optimizer"]["numbers"].items()
         }
