@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nearkin.data import DataSet
 from nearkin.networks import Activations, embed
-from nearkin.protocols import execute, open_data, training_splits
+from nearkin.protocols import execute, open_data, seal
+from nearkin.protocols.fixed_validation import fixed_splits
+from nearkin.protocols.training_data import as_trained_on
 from nearkin.training import Observer, Recipe, Run, build_network, load_network
 from nearkin.training.engine import embed_as
 
@@ -49,24 +50,32 @@ def test_the_kept_network_takes_images_and_scores_as_the_cached_one(trunk_recipe
     torch.testing.assert_close(finished.opened.query_embeddings, past_the_cache, atol=2e-3, rtol=2e-3)
 
 
+def splits_of(recipe):
+    data, _ = seal(open_data(recipe))
+    return fixed_splits(recipe, as_trained_on(recipe, data, Observer()))
+
+
 def test_training_sees_activations_with_mirror_images(trunk_recipe):
     recipe = Recipe.parse(trunk_recipe)
-    train, validation = training_splits(recipe, open_data(recipe))
+    train, validation = splits_of(recipe)
     assert isinstance(train.images, Activations)
     assert train.images.has_flips
-    assert not isinstance(validation.images, Activations)  # the engine computes these, without flips
-    assert embed_as(recipe, build_network(recipe), validation).shape == (len(validation), 16)
+    data_set = open_data(recipe)
+    assert (train.class_names, validation.class_names) == (
+        data_set.train.class_names,
+        data_set.validation.class_names,
+    )
+    embeddings = embed_as(recipe, build_network(recipe), validation)
+    past_the_cache = embed(build_network(recipe), data_set.validation)
+    torch.testing.assert_close(embeddings, past_the_cache, atol=2e-3, rtol=2e-3)
 
 
 def test_one_cache_serves_every_validation_split(trunk_recipe, tmp_path):
-    whole = open_data(Recipe.parse(trunk_recipe))
-    without_validation = DataSet("glyphs", whole.train, whole.test)
     held_out = []
     for share in (0.2, 0.4):
         recipe = Recipe.parse(trunk_recipe | {"protocol": {"validation_share": share}})
-        _, validation = training_splits(recipe, without_validation)
-        held_out.append(validation.num_classes)
-    assert held_out[0] < held_out[1]
+        held_out.append(splits_of(recipe)[1].num_classes)
+    assert held_out == [6, 12]
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 

@@ -17,6 +17,7 @@ from nearkin.data.checking import BadImage, check_images, leave_out
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
 from nearkin.data.fingerprints import fingerprint
 from nearkin.data.images import DataSet, ImageArray, Images, ImageSet, common_labels, split_classes
+from nearkin.data.joining import join
 from nearkin.data.loading import Batch, Loader, TransformedImages, loader
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
@@ -44,6 +45,7 @@ __all__ = [
     "common_labels",
     "evaluation_transform",
     "fingerprint",
+    "join",
     "leave_out",
     "loader",
     "names",

@@ -17,8 +17,9 @@ from nearkin.evaluation import (
     clustering_scores,
     diagnostics,
 )
-from nearkin.protocols.execution import Finished, open_data
+from nearkin.protocols.execution import Finished
 from nearkin.protocols.sealed import score_test
+from nearkin.protocols.training_data import open_data
 from nearkin.training import Observer, Run, RunError, load_network
 
 

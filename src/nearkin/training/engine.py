@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,6 +34,9 @@ from nearkin.training.trunk import activation_transform, after_trunk, seen_by_tr
 from nearkin.training.watchdogs import Glimpse, Watchdogs
 
 _LOOK_EVERY = 25  # steps between two looks at the loss: each makes the host wait for the device
+
+Scorer = Callable[[EmbeddingNetwork], dict[str, float | int]]
+"""Scores a network on classes that training is not given."""
 
 
 class TrainingError(RuntimeError):
@@ -70,7 +74,8 @@ def build_network(recipe: Recipe) -> EmbeddingNetwork:
     )
     if settings.freeze_batch_norm:
         freeze_batch_norm(network)
-    return network
+    # This memory order is up to twice as fast, on CPUs as on GPUs.
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def build_loss(recipe: Recipe, num_classes: int) -> Loss:
@@ -125,7 +130,10 @@ def embed_as(
 
 
 def train(
-    run: Run, images: ImageSet, validation: ImageSet | None = None, observer: Observer | None = None
+    run: Run,
+    images: ImageSet,
+    validation: ImageSet | Scorer | None = None,
+    observer: Observer | None = None,
 ) -> Trained:
     """Train the run's recipe on ``images``, going on from its last checkpoint if there is one.
 
@@ -135,8 +143,8 @@ def train(
     Args:
         run: Where recipe, metrics and checkpoints live.
         images: The classes to learn from; images, or what the recipe's trunk made of them.
-        validation: Classes to select the epoch on; scored after every epoch.
-        observer: Hears about every batch and epoch.
+        validation: Classes to select the epoch on, or what scores a network on them; after every epoch.
+        observer: Hears about every batch and epoch; what it raises ends the training, which can go on later.
 
     Raises:
         TrainingError: if the loss is not finite.
@@ -149,17 +157,21 @@ def train(
 class _Training:
     """The state of a training, and how it moves."""
 
-    def __init__(self, run: Run, images: ImageSet, validation: ImageSet | None, observer: Observer) -> None:
+    def __init__(
+        self, run: Run, images: ImageSet, validation: ImageSet | Scorer | None, observer: Observer
+    ) -> None:
         recipe = run.recipe
         self.recipe, self.run, self.observer = recipe, run, observer
         torch.manual_seed(recipe.seed)
         self.accelerator = build_accelerator(recipe.training.precision)
         self.processes = Processes.of(self.accelerator)
-        network = build_network(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.whole_network = network.to(self.accelerator.device)
+        network = build_network(recipe).to(self.accelerator.device)
+        self.whole_network = network
         images = seen_by_trunk(recipe, network, images, flips=True)
         self.images = images
-        self.validation = None if validation is None else seen_by_trunk(recipe, network, validation)
+        if isinstance(validation, ImageSet):
+            validation = seen_by_trunk(recipe, network, validation)
+        self.validation = validation
         loss = build_loss(recipe, images.num_classes)
         self.sampler = sampling.build(
             recipe.sampler.name,
@@ -217,7 +229,7 @@ class _Training:
             epochs=self.recipe.training.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
         )
         try:
-            while self.epoch < self.recipe.training.epochs:
+            while self.epoch < (self.recipe.training.stop_after or self.recipe.training.epochs):
                 self._train_epoch()
         finally:
             self.observer.end()
@@ -331,6 +343,9 @@ class _Training:
 
     def _validation_scores(self) -> dict[str, float | int]:
         assert self.validation is not None
+        if not isinstance(self.validation, ImageSet):
+            scorer = self.validation
+            return self.processes.ask_first(lambda: scorer(self.whole_network))
         embeddings, labels = self._embed(self.validation), self.validation.labels
         recall_at = self.recipe.evaluation.recall_at
         return self.processes.ask_first(

@@ -32,6 +32,7 @@ from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
 from nearkin.registry import Registry, nearest_name
 from nearkin.sampling.base import registry as samplers
+from nearkin.training.terms import THESIS, merged, terms_of_paper, terms_of_thesis
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -227,29 +228,48 @@ class OptimizerRecipe(Section):
         name: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop``.
         lr: Learning rate of the network.
         weight_decay: Of the network and the loss's parameters.
+        eps: Added to what Adam, AdamW and RMSprop divide a gradient by; by default the optimiser's own.
         clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
     """
 
     name: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
     lr: PositiveFloat = 2e-3
     weight_decay: NonNegativeFloat = 1e-4
+    eps: PositiveFloat | None = None
     clip: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _check_eps(self) -> OptimizerRecipe:
+        if self.eps is not None and self.name == "sgd":
+            raise ValueError("eps: sgd divides by nothing and takes none")
+        return self
 
 
 class ScheduleRecipe(Section):
     """How the learning rate falls.
 
     Attributes:
-        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), or ``constant``.
+        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), ``multi_step`` (times
+            ``factor`` at every milestone), or ``constant``.
         warmup: Epochs of linear rise from 0, before anything else.
         every: Of ``step``, in epochs.
-        factor: Of ``step``.
+        milestones: Of ``multi_step``, in epochs.
+        factor: Of both.
     """
 
-    name: Literal["cosine", "step", "constant"] = "cosine"
+    name: Literal["cosine", "step", "multi_step", "constant"] = "cosine"
     warmup: NonNegativeFloat = 0.5
     every: PositiveInt = 10
+    milestones: tuple[PositiveInt, ...] = ()
     factor: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    @model_validator(mode="after")
+    def _check_milestones(self) -> ScheduleRecipe:
+        if (self.name == "multi_step") != bool(self.milestones):
+            raise ValueError("milestones go with the schedule multi_step, which needs them: [20, 40]")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError(f"milestones must rise, not {list(self.milestones)}")
+        return self
 
 
 class TrainingRecipe(Section):
@@ -257,6 +277,7 @@ class TrainingRecipe(Section):
 
     Attributes:
         epochs: Passes over the training images.
+        stop_after: Stop after this epoch, of the same schedule: where a validation found the best one.
         head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
         precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
         checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
@@ -267,11 +288,18 @@ class TrainingRecipe(Section):
     """
 
     epochs: PositiveInt = 12
+    stop_after: PositiveInt | None = None
     head_only: NonNegativeInt = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     checkpoint_minutes: PositiveFloat = 5.0
     accumulate: PositiveInt = 1
     chunk: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _check_last_epoch(self) -> TrainingRecipe:
+        if self.stop_after is not None and self.stop_after > self.epochs:
+            raise ValueError(f"stop_after={self.stop_after} lies after the last of {self.epochs} epochs")
+        return self
 
 
 class EvaluationRecipe(Section):
@@ -287,26 +315,51 @@ class EvaluationRecipe(Section):
 
 
 class ProtocolRecipe(Section):
-    """How the run is selected.
+    """How the run is selected and tested.
 
     Attributes:
         name: ``fixed_validation``: the epoch with the best validation score, over classes that are held out
-            of training (the data set's own validation split, or a random share of the training classes).
-            ``standard``: no validation, the last epoch.
-        validation_share: Of the training classes, where the data set has no validation split.
+            of training. ``cross_validation``: a network per fold of the training classes, each selected on
+            its fold. ``standard``: all classes train, and the last epoch counts. ``standard_best_on_test``:
+            the same, and the test classes choose the epoch, which makes their score too good.
+        validation_share: Of ``fixed_validation``: hold out this share of the training classes. By default the
+            data set's own validation split, or a tenth.
+        folds: Of ``cross_validation``; 10 by default.
+        fold: Of ``cross_validation``: train and test this one only, counted from 0.
     """
 
-    name: Literal["fixed_validation", "standard"] = "fixed_validation"
-    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    name: Literal["fixed_validation", "cross_validation", "standard", "standard_best_on_test"] = (
+        "fixed_validation"
+    )
+    validation_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    folds: Annotated[int, Field(ge=2)] | None = None
+    fold: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> ProtocolRecipe:
+        belongs_to = {
+            "validation_share": "fixed_validation",
+            "folds": "cross_validation",
+            "fold": "cross_validation",
+        }
+        for key, protocol in belongs_to.items():
+            if getattr(self, key) is not None and self.name != protocol:
+                raise ValueError(f"{key} belongs to {protocol}, and the protocol is {self.name}")
+        return self
 
 
 class Recipe(Section):
     """Everything about a run.
 
     Attributes:
+        terms: Which values stand where the recipe says nothing. ``equal``: the defaults below, the same for
+            every loss but for its own hyperparameters. ``thesis``: the thesis's, for its experiments.
+            ``published``: those of the loss's own paper and code, batch norm, pooling, crop and all; such
+            runs do not compare losses.
         seed: Of everything random: weights, batches, transforms, mining, the validation split.
     """
 
+    terms: Literal["equal", "thesis", "published"] = "equal"
     seed: NonNegativeInt = 0
     data: DataRecipe = DataRecipe()
     network: NetworkRecipe = NetworkRecipe()
@@ -320,9 +373,25 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_sampler(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
+    def _fill_in(cls, values: Any) -> Any:
+        return cls._choose_sampler(cls._lay_over_terms(values)) if isinstance(values, Mapping) else values
+
+    @classmethod
+    def _lay_over_terms(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the terms say, and over it what the recipe says."""
+        kind = values.get("terms", "equal")
+        if kind not in {THESIS, "published"}:
             return values
+        loss, data, network = (
+            _name_of(values.get(key, {}), model)
+            for key, model in (("loss", LossRecipe), ("data", DataRecipe), ("network", NetworkRecipe))
+        )
+        return merged(
+            terms_of_paper(loss) if kind == "published" else terms_of_thesis(loss, data, network), values
+        )
+
+    @classmethod
+    def _choose_sampler(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         sampler = values.get("sampler", {})
         loss = values.get("loss", {})
         if not isinstance(sampler, Mapping) or not isinstance(loss, Mapping) or "name" in sampler:
@@ -360,6 +429,24 @@ class Recipe(Section):
             raise RecipeError(f"{path} is not TOML: {error}") from None
         return cls.parse(override(values, overrides), source=str(path))
 
+    def changed(self, changes: Mapping[str, Any]) -> Recipe:
+        """This recipe with other values under dotted keys; ``None`` takes a value away.
+
+        >>> Recipe().changed({"optimizer.lr": 0.1}).optimizer.lr
+        0.1
+        """
+        values = self.to_dict()
+        for key, value in changes.items():
+            *path, last = key.split(".")
+            table = values
+            for part in path:
+                table = table[part]
+            if value is None:
+                table.pop(last, None)
+            else:
+                table[last] = value
+        return Recipe.parse(values)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, complete, without those that are not set."""
         return self.model_dump(exclude_none=True, mode="json")
@@ -367,6 +454,11 @@ class Recipe(Section):
     def to_toml(self) -> str:
         """The whole recipe as TOML, defaults written out."""
         return tomli_w.dumps(self.to_dict())
+
+
+def _name_of(table: Any, section: type[Choice]) -> str:
+    default: str = section.model_fields["name"].default
+    return table.get("name", default) if isinstance(table, Mapping) else default
 
 
 def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
