@@ -1,11 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -108,38 +103,6 @@ def test_samplers_that_look_at_embeddings_are_refreshed_and_resumed(
         execute(run, StopAt(5))
     assert run.last_checkpoint().state["batch"] == 4
     assert finish(run.path, values) == whole
-
-
-def _train_in_a_process(recipe: Path, output: Path) -> subprocess.Popen:
-    code = (
-        "import sys, torch; torch.set_num_threads(1); from nearkin.training import Recipe, Run;"
-        "from nearkin.protocols import execute; execute(Run.open(sys.argv[2], Recipe.read(sys.argv[1])))"
-    )
-    return subprocess.Popen([sys.executable, "-c", code, str(recipe), str(output)])
-
-
-def test_a_killed_process_ends_with_the_same_result(small_recipe, tmp_path):
-    values = small_recipe | {"training": {"epochs": 30}}
-    whole = finish(tmp_path / "whole", values)
-    recipe, output = tmp_path / "recipe.toml", tmp_path / "killed"
-    recipe.write_text(Recipe.parse(values).to_toml())
-    kills = 0
-    for wanted in (2, 9, 16):
-        process = _train_in_a_process(recipe, output)
-        while process.poll() is None:
-            rows = (
-                (output / "metrics.jsonl").read_text().count("\n")
-                if (output / "metrics.jsonl").exists()
-                else 0
-            )
-            if rows > wanted:
-                os.kill(process.pid, signal.SIGKILL)
-                kills += process.wait() == -signal.SIGKILL
-                break
-            time.sleep(0.005)
-    assert kills == 3
-    assert _train_in_a_process(recipe, output).wait() == 0
-    assert (output / "result.json").read_text() == whole
 
 
 def test_a_broken_loss_stops_with_a_clear_message_and_keeps_the_checkpoint(small_recipe, tmp_path):

@@ -25,6 +25,8 @@ datasets_app = typer.Typer(help="The data sets: what they hold and how they look
 app.add_typer(losses_app, name="losses")
 app.add_typer(datasets_app, name="datasets")
 
+_INTERRUPTED = 130  # as shells count Ctrl-C
+
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -41,10 +43,12 @@ def main() -> None:
     except (ValueError, OSError, RuntimeError) as error:
         if os.environ.get("NEARKIN_DEBUG"):
             raise
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"[bold red]nearkin:[/] {_one_line(error)}", markup=True
-        )
+        _say(f"[bold red]nearkin:[/] {_one_line(error)}")
         sys.exit(2)
+
+
+def _say(line: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(line)
 
 
 def _one_line(error: Exception) -> str:
@@ -89,8 +93,12 @@ def train(
         execute(run)
         return
     display = TrainingDisplay(run)
-    finished = execute(run, display)
-    pictures = draw_run(finished, display)
+    try:
+        finished = execute(run, display)
+        pictures = draw_run(finished, display)
+    except KeyboardInterrupt:
+        _say("[bold yellow]nearkin:[/] stopped. The same command goes on from the last checkpoint")
+        raise typer.Exit(_INTERRUPTED) from None
     print_run(finished, pictures)
 
 

@@ -12,10 +12,10 @@ import torch
 from nearkin.data import ImageSet
 from nearkin.protocols.base import Learnt, registry
 from nearkin.protocols.disclosure import disclosure
-from nearkin.protocols.opened import Opened
+from nearkin.protocols.opened import Opened, concatenated
 from nearkin.protocols.sealed import SealedTest, seal
 from nearkin.protocols.training_data import as_trained_on, open_data
-from nearkin.training import Observer, Run
+from nearkin.training import Observer, Run, load_network
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,17 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
         one.run.write_result(_result(one, scored, test, training_data.notes))
     shown = protocol.conclude(run, learnt, opened)
     return Finished(run, run.result() or {}, shown)
+
+
+def reopened(finished: Finished, observer: Observer | None = None) -> Finished:
+    """A finished run with the test images and embeddings of its networks, embedded anew for its pictures."""
+    run, result = finished.run, finished.result
+    observer = observer or Observer()
+    _, test = seal(open_data(run.recipe, observer))
+    observer.stage("embedding the test classes again")
+    runs = [Run.existing(run.path / fold["run"]) for fold in result.get("folds", [])] or [run]
+    opened = test.open([load_network(one) for one in runs], run.recipe)
+    return replace(finished, opened=opened[0] if len(opened) == 1 else concatenated(run.recipe, opened))
 
 
 def _result(learnt: Learnt, opened: Opened, test: SealedTest, notes: tuple[str, ...]) -> dict[str, Any]:

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from nearkin import losses, networks, sampling
-from nearkin.data import ImageSet, evaluation_transform, loader, training_transform
+from nearkin import sampling
+from nearkin.data import ImageSet, loader, training_transform
 from nearkin.evaluation import retrieval_scores
-from nearkin.losses.base import Loss
-from nearkin.networks import (
-    ActivationTransform,
-    EmbeddingNetwork,
-    embed,
-    freeze_batch_norm,
-    initialise_head_with_pca,
-    train_head_only,
-)
+from nearkin.networks import EmbeddingNetwork, initialise_head_with_pca, train_head_only
+from nearkin.training.averaging import WeightAverage
+from nearkin.training.building import build_loss, build_network, embed_as
 from nearkin.training.distributed import Processes, build_accelerator
 from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
 from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
-from nearkin.training.recipe import Recipe
+from nearkin.training.resuming import (
+    fingerprint,
+    flattened,
+    grouped,
+    load_optimizer_state,
+    optimizer_state,
+    refuse_other_images,
+)
 from nearkin.training.run import Checkpoint, Run
+from nearkin.training.trackers import with_trackers
 from nearkin.training.trunk import activation_transform, after_trunk, seen_by_trunk
 from nearkin.training.watchdogs import Glimpse, Watchdogs
+
+__all__ = ["Scorer", "Trained", "TrainingError", "embed_as", "train"]
 
 _LOOK_EVERY = 25  # steps between two looks at the loss: each makes the host wait for the device
 
@@ -60,75 +64,6 @@ class Trained:
     warnings: tuple[str, ...] = ()
 
 
-def build_network(recipe: Recipe) -> EmbeddingNetwork:
-    """The recipe's network before training."""
-    settings = recipe.network
-    network = networks.build(
-        settings.name,
-        embedding_dim=settings.embedding_dim,
-        pooling=settings.pooling,
-        layer_norm=settings.layer_norm,
-        weights=settings.weights,
-        seed=recipe.seed,
-        **settings.keywords,
-    )
-    if settings.freeze_batch_norm:
-        freeze_batch_norm(network)
-    # This memory order is up to twice as fast, on CPUs as on GPUs.
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
-def build_loss(recipe: Recipe, num_classes: int) -> Loss:
-    """The recipe's loss before training."""
-    loss = losses.build(
-        recipe.loss.name,
-        num_classes=num_classes,
-        embedding_dim=recipe.network.embedding_dim,
-        generator=torch.Generator().manual_seed(recipe.seed),
-        **recipe.loss.keywords,
-    )
-    if recipe.loss.memory is not None:
-        return losses.CrossBatchMemory(loss, **recipe.loss.memory.model_dump())
-    return loss
-
-
-def load_network(run: Run) -> EmbeddingNetwork:
-    """The trained network of a finished run."""
-    network = build_network(run.recipe)
-    network.load_state_dict(run.read_network())
-    return network.eval()
-
-
-def embed_as(
-    recipe: Recipe,
-    network: EmbeddingNetwork,
-    images: ImageSet,
-    *,
-    what: Literal["embeddings", "features"] = "embeddings",
-) -> Tensor:
-    """Embeddings ``(N, D)`` or features ``(N, F)`` of images, seen as the recipe says, on the CPU.
-
-    Args:
-        recipe: Of the run.
-        network: The whole network.
-        images: Images, or what its trunk made of them.
-        what: Which of the two.
-    """
-    if recipe.network.cached_trunk is None:
-        transform = evaluation_transform(network.preprocessing, recipe.data.transform)
-    else:
-        images = seen_by_trunk(recipe, network, images)
-        network, transform = after_trunk(recipe, network), ActivationTransform()
-    return embed(
-        network,
-        images,
-        what=what,
-        transform=transform,
-        batch_size=recipe.evaluation.batch_size,
-        workers=recipe.data.workers,
-    )
-
-
 def train(
     run: Run,
     images: ImageSet,
@@ -147,11 +82,21 @@ def train(
         observer: Hears about every batch and epoch; what it raises ends the training, which can go on later.
 
     Raises:
-        TrainingError: if the loss is not finite.
+        TrainingError: if the loss is not finite, or if a process that reads images died.
+        RunError: if a file cannot be written, or the data is not what it was when the run began.
     """
+    observer = with_trackers(observer or Observer(), run) if run.writes else Observer()
     with torch.random.fork_rng():
-        training = _Training(run, images, validation, observer or Observer())
-        return training.run_to_the_end()
+        training = _Training(run, images, validation, observer)
+        try:
+            return training.run_to_the_end()
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise TrainingError(
+                f"{training.moment()}: a process that reads images died, most often for lack of memory. The "
+                "last checkpoint is kept and the same command goes on from it. Try fewer data.workers"
+            ) from error
 
 
 class _Training:
@@ -204,6 +149,8 @@ class _Training:
         self.scheduler = build_scheduler(
             recipe, optimizer, math.ceil(len(self.sampler) / recipe.training.accumulate)
         )
+        ema = recipe.training.ema
+        self.average = None if ema is None else WeightAverage(self.network, ema)
         self.watchdogs = Watchdogs(recipe, loss, self.observer.warning)
         self.batch_sizes = self.sampler.batch_sizes
         self.epoch = 0
@@ -219,6 +166,8 @@ class _Training:
         if checkpoint is None:
             if self.recipe.network.pca_head:
                 initialise_head_with_pca(self.whole_network, self._embed(self.images, what="features"))
+                if self.average is not None:
+                    self.average.restart()
             self._score_epoch(seconds=0.0)
         else:
             self._restore(checkpoint)
@@ -289,7 +238,7 @@ class _Training:
                 backward=self.accelerator.backward,
             )
         except ValueError as error:
-            raise TrainingError(f"{self._moment()}: {error}. {_ADVICE}") from error
+            raise TrainingError(f"{self.moment()}: {error}. {_ADVICE}") from error
         if self.batch + 1 == first + group:
             self._move_weights()
         return value * group
@@ -302,6 +251,8 @@ class _Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
+        if self.average is not None:
+            self.average.update()
 
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self.saved > 60 * self.recipe.training.checkpoint_minutes
@@ -310,16 +261,17 @@ class _Training:
         """Stop if the loss is broken, and show the last batch to the watchdogs: the host waits here."""
         loss_sum = self.loss_sum.item()
         if not math.isfinite(loss_sum):
-            raise TrainingError(f"{self._moment()}: the loss is not a finite number. {_ADVICE}")
+            raise TrainingError(f"{self.moment()}: the loss is not a finite number. {_ADVICE}")
         rate = float(self.scheduler.get_last_lr()[0] / self.scheduler.base_lrs[0])
         self.watchdogs.look(
-            Glimpse(self._moment(), self._steps(), self.batch, loss_sum, rate, *self.seen),
+            Glimpse(self.moment(), self._steps(), self.batch, loss_sum, rate, *self.seen),
         )
 
     def _steps(self) -> int:
         return self.epoch * len(self.sampler) + self.batch
 
-    def _moment(self) -> str:
+    def moment(self) -> str:
+        """The present place in the training, in words."""
         return f"epoch {self.epoch + 1}, batch {self.batch}"
 
     def _score_epoch(self, *, seconds: float) -> None:
@@ -328,14 +280,15 @@ class _Training:
         if self.batch:
             row["loss"] = self.loss_sum.item() / self.batch
             row["seconds"] = round(seconds, 3)
-        network: EmbeddingNetwork = self.accelerator.unwrap_model(self.network)
-        if self.validation is not None:
-            row |= self._validation_scores()
-        first = f"recall_at_{self.recipe.evaluation.recall_at[0]}"
-        better = self.best is None or self.validation is None or row[first] > self.best[first]
-        if self.epoch and better:
-            self.best = row
-            self.best_weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
+        with nullcontext() if self.average is None else self.average.in_place():
+            if self.validation is not None:
+                row |= self._validation_scores()
+            first = f"recall_at_{self.recipe.evaluation.recall_at[0]}"
+            better = self.best is None or self.validation is None or row[first] > self.best[first]
+            if self.epoch and better:
+                self.best = row
+                weights = self.accelerator.unwrap_model(self.network).state_dict()
+                self.best_weights = {name: value.detach().clone() for name, value in weights.items()}
         self.rows.append(row)
         self.run.write_metrics(self.rows)
         self.observer.epoch_end(row)
@@ -374,63 +327,49 @@ class _Training:
 
     def _save(self) -> None:
         """Write a checkpoint: all that the rest of the run depends on."""
-        tensors = {"loss_sum": self.loss_sum}
-        groups = {
+        moments, optimizer = optimizer_state(self.optimizer)
+        tensors = {
             "random_state": self.processes.random_states(),
             "network": self.accelerator.unwrap_model(self.network).state_dict(),
             "loss": self.accelerator.unwrap_model(self.loss).state_dict(),
             "best": self.best_weights,
+            "average": {} if self.average is None else self.average.tensors(),
             "sampler": self.sampler.tensors(),
             "watchdogs": self.watchdogs.tensors(),
+            "optimizer": moments,
+            "sum": {"loss": self.loss_sum},
         }
-        tensors |= {
-            f"{group}.{name}": value for group, named in groups.items() for name, value in named.items()
-        }
-        optimizer = self.optimizer.state_dict()
-        numbers: dict[str, dict[str, Any]] = {}
-        for index, state in optimizer["state"].items():
-            for key, value in state.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer.{index}.{key}"] = value
-                else:
-                    numbers.setdefault(str(index), {})[key] = value
         state = {
+            "data": fingerprint(self.images),
             "epoch": self.epoch,
             "batch": self.batch,
             "best": self.best,
             "rows": self.rows,
             "watchdogs": self.watchdogs.state(),
             "scheduler": self.scheduler.state_dict(),
-            "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
+            "optimizer": optimizer,
             "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None,
         }
-        self.run.write_checkpoint(self._steps(), Checkpoint(tensors, state))
+        self.run.write_checkpoint(self._steps(), Checkpoint(flattened(tensors), state))
         self.saved = time.monotonic()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go back to the moment of a checkpoint."""
-        parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
-        for name, tensor in checkpoint.tensors.items():
-            group, _, rest = name.partition(".")
-            parts[group][rest] = tensor
-        state = checkpoint.state
-        self.accelerator.unwrap_model(self.network).load_state_dict(parts["network"])
-        self.accelerator.unwrap_model(self.loss).load_state_dict(parts["loss"])
-        self.best_weights = parts["best"]
-        self.sampler.load_tensors(parts["sampler"])
-        self.watchdogs.load(state["watchdogs"], parts["watchdogs"])
-        moments: dict[int, dict[str, Any]] = {
-            int(index): dict(values) for index, values in state["optimizer"]["numbers"].items()
-        }
-        for name, tensor in parts["optimizer"].items():
-            index, _, key = name.partition(".")
-            moments.setdefault(int(index), {})[key] = tensor
-        self.optimizer.load_state_dict({"state": moments, "param_groups": state["optimizer"]["groups"]})
+        tensors, state = grouped(checkpoint.tensors), checkpoint.state
+        refuse_other_images(state["data"], self.images)
+        self.processes.set_random_states(tensors["random_state"])
+        self.accelerator.unwrap_model(self.network).load_state_dict(tensors["network"])
+        self.accelerator.unwrap_model(self.loss).load_state_dict(tensors["loss"])
+        self.best_weights = tensors["best"]
+        if self.average is not None:
+            self.average.load_tensors(tensors["average"])
+        self.sampler.load_tensors(tensors["sampler"])
+        self.watchdogs.load(state["watchdogs"], tensors["watchdogs"])
+        load_optimizer_state(self.optimizer, tensors["optimizer"], state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
-        self.processes.set_random_states(parts["random_state"])
-        self.loss_sum.copy_(checkpoint.tensors["loss_sum"])
+        self.loss_sum.copy_(tensors["sum"]["loss"])
         self.epoch, self.batch, self.best, self.rows = (
             state[key] for key in ("epoch", "batch", "best", "rows")
         )

@@ -285,6 +285,9 @@ class TrainingRecipe(Section):
             those of one batch; ``chunk`` is for large batches of pairs.
         chunk: Images that are in memory with all their activations at a time. The loss sees the whole batch
             and its gradients are exact; the network runs forward twice. Not with a trained batch norm.
+        ema: Decay of a moving average of the weights, such as 0.999. The average is what is validated,
+            selected and kept.
+        trackers: ``tensorboard`` and ``wandb``, where they are installed, beside ``metrics.jsonl``.
     """
 
     epochs: PositiveInt = 12
@@ -294,6 +297,8 @@ class TrainingRecipe(Section):
     checkpoint_minutes: PositiveFloat = 5.0
     accumulate: PositiveInt = 1
     chunk: PositiveInt | None = None
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     @model_validator(mode="after")
     def _check_last_epoch(self) -> TrainingRecipe:
