@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from nearkin.cli.allocation import keep_freed_memory
+
 app = typer.Typer(
     name="nearkin",
     help="Deep metric learning: learn embeddings whose nearest neighbours are kin.",
@@ -38,9 +40,10 @@ SetOption = Annotated[
 def main() -> None:
     """Run the command line; a mistake is one line on standard error and exit code 2, not a traceback."""
     warnings.showwarning = _show_warning
+    keep_freed_memory()
     try:
         app()
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:
         if os.environ.get("NEARKIN_DEBUG"):
             raise
         _say(f"[bold red]nearkin:[/] {_one_line(error)}")

@@ -23,6 +23,7 @@ from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
 from nearkin.data.remembered_checks import bad_images
 from nearkin.data.resized_copies import resized_copy
+from nearkin.data.spoken_names import spoken_class_names
 from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "register",
     "resized_copy",
     "split_classes",
+    "spoken_class_names",
     "training_transform",
 ]
 

@@ -12,6 +12,7 @@ from nearkin.losses.description import Description, describe
 from nearkin.losses.direction_multi_similarity import DirectionMultiSimilarity
 from nearkin.losses.direction_proxy_nca import DirectionProxyNCA
 from nearkin.losses.direction_triplet import DirectionTriplet
+from nearkin.losses.language import LanguageGuidance
 from nearkin.losses.lifted_structure import LiftedStructure
 from nearkin.losses.margin import Margin
 from nearkin.losses.memory import CrossBatchMemory
@@ -39,6 +40,7 @@ __all__ = [
     "DirectionMultiSimilarity",
     "DirectionProxyNCA",
     "DirectionTriplet",
+    "LanguageGuidance",
     "LiftedStructure",
     "Loss",
     "Margin",

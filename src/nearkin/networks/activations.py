@@ -30,6 +30,7 @@ from nearkin.data.transforms import Transform
 from nearkin.networks.base import EmbeddingNetwork
 from nearkin.networks.embedding import Progress, fitting_transform
 from nearkin.networks.splitting import device_of
+from nearkin.networks.weights import add_weights
 
 _FORMAT = 1
 _CHUNK = 64
@@ -66,6 +67,11 @@ class Activations:
 
     def __getitem__(self, index: int) -> Tensor:
         return self.batch([index])[0]
+
+    @property
+    def images(self) -> Images:
+        """What the activations were computed from."""
+        return self._images
 
     @property
     def has_flips(self) -> bool:
@@ -175,9 +181,7 @@ def cache_activations(
 
 def _key(trunk: nn.Module, stage: str, transform: Transform, flips: bool, images: Images) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {stage} {transform!r} {flips} {fingerprint(images)}".encode())
-    for name, value in sorted(trunk.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    add_weights(digest, trunk)
     return digest.hexdigest()[:32]
 
 

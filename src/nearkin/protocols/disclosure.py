@@ -80,7 +80,7 @@ def hyperparameters(recipe: Recipe) -> dict[str, Any]:
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(maker).parameters.items()
-        if name in known
+        if name in known and parameter.default is not parameter.empty
     }
     return defaults | recipe.loss.keywords
 

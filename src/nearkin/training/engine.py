@@ -20,6 +20,7 @@ from nearkin.training.averaging import WeightAverage
 from nearkin.training.building import build_loss, build_network, embed_as
 from nearkin.training.distributed import Processes, build_accelerator
 from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
+from nearkin.training.guidance import guided_by_language
 from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
 from nearkin.training.resuming import (
@@ -117,7 +118,7 @@ class _Training:
         if isinstance(validation, ImageSet):
             validation = seen_by_trunk(recipe, network, validation)
         self.validation = validation
-        loss = build_loss(recipe, images.num_classes)
+        loss = guided_by_language(recipe, build_loss(recipe, images.num_classes), images, observer)
         self.sampler = sampling.build(
             recipe.sampler.name,
             images.labels,

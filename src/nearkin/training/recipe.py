@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import tomli_w
+import torch
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -195,6 +196,30 @@ class MemoryRecipe(Section):
     weight: NonNegativeFloat = 1.0
 
 
+class LanguageRecipe(Section):
+    """What a language model knows about class names, beside any loss.
+
+    Attributes:
+        weight: Of the guidance.
+        shift: Added to similarities in language.
+        encoder: ``minilm``, a text model's name on the Hugging Face Hub, or its folder.
+        prompt: What the model reads about a class, whose name takes the place of ``{}``.
+        pseudo_labels: Name classes by what an ImageNet classifier sees in them, not by their own names.
+        names_per_class: How many such names a class gets.
+        classifier: The classifier, as ``timm:NAME``.
+        classifier_weights: ``imagenet``, or a file.
+    """
+
+    weight: NonNegativeFloat = 7.5
+    shift: NonNegativeFloat = 1.0
+    encoder: str = "minilm"
+    prompt: str = "a photo of a {}"
+    pseudo_labels: bool = False
+    names_per_class: PositiveInt = 5
+    classifier: str = "timm:resnet50"
+    classifier_weights: str = "imagenet"
+
+
 class LossRecipe(Choice):
     """The loss and its hyperparameters.
 
@@ -203,12 +228,14 @@ class LossRecipe(Choice):
         lr: Learning rate of its proxies or boundaries; by default ``lr_factor`` times the network's.
         lr_factor: Used where ``lr`` is not given.
         memory: A cross-batch memory around it; none by default.
+        language: Language guidance beside it; none by default.
     """
 
     name: str = "proxy_anchor"
     lr: PositiveFloat | None = None
     lr_factor: PositiveFloat = 10.0
     memory: MemoryRecipe | None = None
+    language: LanguageRecipe | None = None
 
     registry = loss_registry
     given_elsewhere = frozenset({"num_classes", "embedding_dim", "generator"})
@@ -218,6 +245,8 @@ class LossRecipe(Choice):
         loss = losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
         if self.memory is not None:
             losses.CrossBatchMemory(loss, **self.memory.model_dump())
+        if self.language is not None:
+            losses.LanguageGuidance(loss, ["name"], torch.ones(1, 1), prompt=self.language.prompt)
         return self
 
 

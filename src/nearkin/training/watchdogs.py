@@ -80,7 +80,9 @@ class Watchdogs:
         self._recipe = recipe
         self._announce = announce
         self._margin = loss.margin if type(loss) is Triplet else 0.0
-        self._proxies: Tensor | None = getattr(loss, "proxies", None)
+        # By name, for they may be those of a loss inside another.
+        proxies = (one for name, one in loss.named_parameters() if name.split(".")[-1] == "proxies")
+        self._proxies: Tensor | None = next(proxies, None)
         self._given: dict[str, str] = {}
         self._since: dict[str, int] = {}
         self._seen_batch, self._seen_loss = 0, 0.0
