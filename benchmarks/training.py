@@ -121,7 +121,7 @@ def measure(loss: str, epochs: int, folder: Path) -> dict[str, float]:
     """Medians of seconds per epoch, without the first, which warms up."""
     recipe = Recipe.parse(
         {
-            "data": {"num_classes": 1500, "images_per_class": 12},
+            "data": {"num_classes": 1000, "images_per_class": 12},
             "loss": {"name": loss},
             "protocol": {"name": "standard"},
             "training": {"epochs": epochs},

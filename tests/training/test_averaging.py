@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from interruptions import Interruption, StopAfterEpoch
 from torch import nn
 
 from nearkin.protocols import execute
-from nearkin.training import Observer, Recipe, Run, engine
+from nearkin.training import Recipe, Run, engine
 from nearkin.training.averaging import WeightAverage
 
 
@@ -44,16 +45,6 @@ def test_the_live_weights_come_back_after_an_error():
     assert network.weight.eq(3).all()
 
 
-class Interruption(Exception):
-    pass
-
-
-class StopAfter(Observer):
-    def epoch_end(self, row: dict) -> None:
-        if row["epoch"] == 2:
-            raise Interruption
-
-
 def test_the_average_is_what_is_selected_and_kept_and_resumed(small_recipe, tmp_path, monkeypatch):
     values = small_recipe | {"training": {"epochs": 3, "ema": 0.9}}
     shadows = []
@@ -79,6 +70,6 @@ def test_the_average_is_what_is_selected_and_kept_and_resumed(small_recipe, tmp_
     assert scores[0][1:] != scores[1][1:]
     broken = Run.open(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
-        execute(broken, StopAfter())
+        execute(broken, StopAfterEpoch(2))
     execute(broken)
     assert broken.result_file.read_text() == averaged.result_file.read_text()

@@ -3,8 +3,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -153,16 +155,23 @@ def shared_recipe(small_recipe) -> dict:
     }
 
 
-def torchrun(recipe: Path, output: Path) -> subprocess.CompletedProcess:
+def torchrun(recipe: Path, output: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    return subprocess.run(
+    return subprocess.Popen(
         [*command, "-m", "nearkin", "train", str(recipe), "-o", str(output)],
-        check=False,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=240,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
+
+
+def finish(recipe: Path, output: Path) -> str:
+    """What ``torchrun`` prints when it is done."""
+    process = torchrun(recipe, output)
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    return out
 
 
 def assert_alike(found: Run, expected: Run) -> None:
@@ -178,10 +187,34 @@ def test_torchrun_ends_where_a_single_process_does(shared_recipe, tmp_path):
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
     alone = Run.open(tmp_path / "alone", recipe)
     execute(alone)
-    done = torchrun(tmp_path / "recipe.toml", tmp_path / "two")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Recall@1") == 1
+    printed = finish(tmp_path / "recipe.toml", tmp_path / "two")
+    assert printed.count("Recall@1") == 1
     assert_alike(Run.existing(tmp_path / "two"), alone)
+
+
+@pytest.mark.slow
+def test_killed_processes_end_with_the_same_result(small_recipe, tmp_path):
+    """With all that has a state: trained batch norm, random mining, a memory, averaged weights."""
+    recipe = small_recipe | {
+        "loss": {"name": "margin", "memory": {"size": 60}},
+        "training": {"epochs": 8, "ema": 0.9},
+    }
+    (tmp_path / "recipe.toml").write_text(Recipe.parse(recipe).to_toml())
+    finish(tmp_path / "recipe.toml", tmp_path / "whole")
+    whole = Run.existing(tmp_path / "whole")
+    assert "each of 2 processes has its own batch norm" in whole.result()["warnings"][0]
+    process = torchrun(tmp_path / "recipe.toml", tmp_path / "killed")
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < 4:
+        assert process.poll() is None
+        time.sleep(0.01)
+    for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+        one.kill()
+    process.communicate()
+    assert not (tmp_path / "killed" / "result.json").exists()
+    finish(tmp_path / "recipe.toml", tmp_path / "killed")
+    killed = Run.existing(tmp_path / "killed")
+    assert killed.result_file.read_text() == whole.result_file.read_text()
 
 
 if __name__ == "__main__":

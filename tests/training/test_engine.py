@@ -5,29 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from interruptions import Interruption, StopAtBatch
 
 from nearkin import losses
 from nearkin.protocols import execute, open_data, score_test
 from nearkin.sampling import base as sampling
-from nearkin.training import Observer, Recipe, Run, TrainingError, build_network, load_network
+from nearkin.training import Recipe, Run, TrainingError, build_network, load_network
 
 HERE = Path(__file__).parent
-
-
-class Interruption(Exception):
-    pass
-
-
-class StopAt(Observer):
-    """Breaks a training off after so many batches."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def step(self, **_) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Interruption
 
 
 def finish(path: Path, values: dict) -> str:
@@ -66,7 +51,7 @@ def test_an_interrupted_run_ends_with_the_same_result(step, small_recipe, tmp_pa
     whole = finish(tmp_path / "whole", small_recipe)
     run = Run.open(tmp_path / "broken", Recipe.parse(small_recipe))
     with pytest.raises(Interruption):
-        execute(run, StopAt(step))
+        execute(run, StopAtBatch(step))
     assert run.result() is None
     assert finish(run.path, small_recipe) == whole
     assert run.metrics()[-1]["recall_at_1"] == Run.existing(tmp_path / "whole").metrics()[-1]["recall_at_1"]
@@ -78,7 +63,7 @@ def test_a_checkpoint_in_mid_epoch_is_gone_on_from(small_recipe, tmp_path, monke
     whole = finish(tmp_path / "whole", values)
     run = Run.open(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
-        execute(run, StopAt(5))
+        execute(run, StopAtBatch(5))
     assert run.last_checkpoint().state["batch"] == 4
     assert finish(run.path, values) == whole
 
@@ -100,7 +85,7 @@ def test_samplers_that_look_at_embeddings_are_refreshed_and_resumed(
     assert refreshed[0] == (216, 16)
     run = Run.open(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
-        execute(run, StopAt(5))
+        execute(run, StopAtBatch(5))
     assert run.last_checkpoint().state["batch"] == 4
     assert finish(run.path, values) == whole
 

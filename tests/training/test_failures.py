@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from interruptions import Interruption, StopAfterEpoch
 
 from nearkin.data import ImageArray, ImageSet
 from nearkin.protocols import execute
@@ -90,12 +91,6 @@ def test_a_reader_that_dies(small_recipe, tmp_path):
     assert run.result_file.read_text() == whole.result_file.read_text()
 
 
-class Stops(Observer):
-    def epoch_end(self, row: dict) -> None:
-        if row["epoch"] == 2:
-            raise InterruptedError
-
-
 def images_of(classes: int) -> ImageSet:
     labels = torch.arange(classes).repeat_interleave(6)
     pixels = torch.randint(0, 255, (len(labels), 1, 16, 16), generator=torch.Generator().manual_seed(0))
@@ -110,8 +105,8 @@ def test_a_class_that_is_missing_when_the_run_goes_on(loss, small_recipe, tmp_pa
         "training": {"epochs": 3},
     }
     run = Run.open(tmp_path / "run", Recipe.parse(values))
-    with pytest.raises(InterruptedError):
-        train(run, images_of(12), None, Stops())
+    with pytest.raises(Interruption):
+        train(run, images_of(12), None, StopAfterEpoch(2))
     message = "the data has changed since this run began: 72 images of 12 classes then, 66 of 11 now"
     with pytest.raises(RunError, match=message):
         train(run, images_of(11))

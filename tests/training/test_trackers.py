@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from interruptions import Interruption, StopAfterEpoch
 
 from nearkin.data import ImageArray, ImageSet
 from nearkin.training import Observer, Recipe, Run, RunError, train
@@ -24,16 +25,6 @@ def run_with(path, *trackers: str) -> Run:
         "training": {"epochs": 3, "trackers": list(trackers)},
     }
     return Run.open(path, Recipe.parse(values))
-
-
-class Interruption(Exception):
-    pass
-
-
-class StopAfter(Observer):
-    def epoch_end(self, row: dict) -> None:
-        if row["epoch"] == 2:
-            raise Interruption
 
 
 class FakeWandb(types.ModuleType):
@@ -66,7 +57,7 @@ def test_weights_and_biases_hears_of_every_epoch_and_of_a_resumed_run(tmp_path, 
     monkeypatch.setitem(sys.modules, "wandb", fake)
     run = run_with(tmp_path / "run", "wandb")
     with pytest.raises(Interruption):
-        train(run, images(), None, StopAfter())
+        train(run, images(), None, StopAfterEpoch(2))
     train(run, images())
     assert fake.finished == 2
     assert len({begun["id"] for begun in fake.begun}) == 1

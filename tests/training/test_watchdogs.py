@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from interruptions import Interruption, StopAfterEpoch
 
 from nearkin import losses, networks, sampling
 from nearkin.protocols import execute
@@ -148,20 +149,6 @@ def test_processes_with_their_own_batch_norm():
     assert len(said) == 1
 
 
-class Interruption(Exception):
-    pass
-
-
-class StopAfter(Listener):
-    def __init__(self, epoch: int) -> None:
-        super().__init__()
-        self.epoch = epoch
-
-    def epoch_end(self, row: dict) -> None:
-        if row["epoch"] == self.epoch:
-            raise Interruption
-
-
 def test_a_run_says_it_in_time_and_in_its_result_also_when_it_was_killed(small_recipe, tmp_path):
     recipe = Recipe.parse(
         small_recipe
@@ -181,6 +168,6 @@ def test_a_run_says_it_in_time_and_in_its_result_also_when_it_was_killed(small_r
     assert whole.result()["warnings"] == listener.heard
     killed = Run.open(tmp_path / "killed", recipe)
     with pytest.raises(Interruption):
-        execute(killed, StopAfter(9))
+        execute(killed, StopAfterEpoch(9))
     execute(killed)
     assert killed.result_file.read_text() == whole.result_file.read_text()
