@@ -1,6 +1,6 @@
 """An epoch of a run beside an epoch of a bare PyTorch loop with the same network, loss and batches.
 
-    python benchmarks/training.py [--epochs 6] [--threads 1]
+    python benchmarks/training.py [--loss multi_similarity] [--epochs 6] [--threads 1]
 
 Both train on the embedded glyphs in one process and take turns, epoch by epoch. The bare loop is what anybody
 would write: batches, forward, loss, backward, optimiser, learning rate. The run does everything that a run
@@ -30,8 +30,7 @@ from nearkin.training import Observer, Recipe, Run, build_network, train
 from nearkin.training.building import build_loss
 from nearkin.training.optimization import learning_rate_factor
 
-RESULTS = Path(__file__).parent / "results" / "training.md"
-LOSSES = ("multi_similarity", "proxy_anchor")
+RESULTS = Path(__file__).parent / "results"
 
 
 class Seconds(NamedTuple):
@@ -147,42 +146,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--loss", default="multi_similarity")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as temporary:
-        measured = {loss: measure(loss, arguments.epochs, Path(temporary)) for loss in LOSSES}
-    write(measured, arguments.epochs)
+        measured = measure(arguments.loss, arguments.epochs, Path(temporary))
+    write(arguments.loss, measured, arguments.epochs)
 
 
-def write(measured: dict[str, dict[str, float]], epochs: int) -> None:
+def write(loss: str, measured: dict[str, float], epochs: int) -> None:
     console = Console()
     header = ("loss", "images", "run, s", "loop, s", "run / loop", "lowest to highest", "processor")
+    cells = (
+        loss,
+        f"{measured['images']:,}",
+        f"{measured['run']:.3f}",
+        f"{measured['bare loop']:.3f}",
+        f"{measured['ratio']:.3f}",
+        f"{measured['lowest']:.3f} to {measured['highest']:.3f}",
+        f"{measured['processor']:.3f}",
+    )
     table = Table(*header)
-    lines = [f"| {' | '.join(header)} |", "|---|---:|---:|---:|---:|---:|---:|"]
-    for loss, one in measured.items():
-        cells = (
-            loss,
-            f"{one['images']:,}",
-            f"{one['run']:.3f}",
-            f"{one['bare loop']:.3f}",
-            f"{one['ratio']:.3f}",
-            f"{one['lowest']:.3f} to {one['highest']:.3f}",
-            f"{one['processor']:.3f}",
-        )
-        table.add_row(*cells)
-        lines.append(f"| {' | '.join(cells)} |")
+    table.add_row(*cells)
     console.print(table)
     versions = (
         f"torch {torch.__version__}, Python {platform.python_version()}, {torch.get_num_threads()} threads"
     )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"training_{loss}.md").write_text(
         "# A run beside a bare PyTorch loop\n\n"
         f"Seconds per epoch: medians of {epochs - 1} epochs that take turns in one process; {versions}. The "
         "last column is the ratio of processor seconds. Written by `benchmarks/training.py`, which says what "
-        "is compared.\n\n" + "\n".join(lines) + "\n",
+        "is compared.\n\n"
+        + f"| {' | '.join(header)} |\n|---|---:|---:|---:|---:|---:|---:|\n| {' | '.join(cells)} |\n",
         encoding="utf-8",
     )
 

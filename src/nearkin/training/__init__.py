@@ -2,6 +2,7 @@
 
 from nearkin.training.building import build_network, load_network
 from nearkin.training.engine import Scorer, Trained, TrainingError, train
+from nearkin.training.gradient_caching import backward_in_chunks
 from nearkin.training.observer import Observer
 from nearkin.training.recipe import Recipe, RecipeError
 from nearkin.training.run import Run, RunError
@@ -15,6 +16,7 @@ __all__ = [
     "Scorer",
     "Trained",
     "TrainingError",
+    "backward_in_chunks",
     "build_network",
     "load_network",
     "train",
