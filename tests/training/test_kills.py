@@ -5,13 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import resource
 import signal
 import time
 import warnings
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
@@ -65,49 +63,48 @@ def finish(path: Path, recipe: Recipe) -> str:
     return (path / "result.json").read_text()
 
 
-def processor_seconds(path: Path, recipe: Recipe) -> float:
-    """What a whole run takes, not counting the time that other programs have."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    finish(path, recipe)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def steps_saved(path: Path) -> int:
+    """The batch at which the newest checkpoint was written."""
+    saved = sorted((path / "checkpoint").glob("step-*.safetensors"))
+    return int(saved[-1].stem.removeprefix("step-")) if saved else 0
 
 
-def kill_after(path: Path, recipe: Recipe, seconds: float) -> bool:
-    """Run and kill after so many seconds of the processor; false if the run was finished by then."""
+def kill_after(path: Path, recipe: Recipe, steps: int, seconds: float) -> bool:
+    """Run, kill some time after a checkpoint of so many steps; false if the run was finished by then."""
     process = start(path, recipe)
-    watched = psutil.Process(process.pid)
-    while process.is_alive() and sum(watched.cpu_times()[:2]) < seconds:
-        time.sleep(0.002)
+    while process.is_alive() and steps_saved(path) < steps:
+        time.sleep(0.001)
+    time.sleep(seconds)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     return process.exitcode == -signal.SIGKILL and not (path / "result.json").exists()
 
 
 def test_three_kills_in_one_run(small_recipe, tmp_path):
-    recipe = variant(small_recipe, "memory and hard classes", epochs=6)
-    seconds = processor_seconds(tmp_path / "whole", recipe)
+    recipe = variant(small_recipe, "memory and hard classes", epochs=4)
+    whole = finish(tmp_path / "whole", recipe)
+    total, run = steps_saved(tmp_path / "whole"), tmp_path / "run"
     moments = random.Random(0)
-    kills = sum(kill_after(tmp_path / "run", recipe, moments.uniform(0.1, 0.4) * seconds) for _ in range(3))
-    assert kills >= 2  # a run that goes on is shorter: the third may come too late
-    assert finish(tmp_path / "run", recipe) == (tmp_path / "whole" / "result.json").read_text()
+    kills = [kill_after(run, recipe, total * part // 4, moments.uniform(0, 0.03)) for part in (0, 1, 2)]
+    assert kills == [True] * 3
+    assert finish(run, recipe) == whole
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_twenty_killed_runs_end_with_equal_results(name, small_recipe, tmp_path):
-    """Five runs of each of four kinds, each killed once."""
+    """Five runs of each of four kinds, each killed once; a kill that came too late is not counted."""
     recipe = variant(small_recipe, name, epochs=4)
-    seconds = processor_seconds(tmp_path / "whole", recipe)
-    whole = (tmp_path / "whole" / "result.json").read_text()
+    whole = finish(tmp_path / "whole", recipe)
+    total = steps_saved(tmp_path / "whole")
     moments = random.Random(name)
     kills = 0
     for number in range(20):
         run = Run(tmp_path / str(number), recipe)
-        if kill_after(run.path, recipe, moments.uniform(0.01, 0.95) * seconds):
+        if kill_after(run.path, recipe, moments.randrange(total), moments.uniform(0, 0.1)):
             kills += 1
-            saved = [file.stem for file in sorted((run.path / "checkpoint").glob("step-*"))]
-            print(f"{name}: killed with {len(run.metrics())} epochs scored, checkpoints {saved}")
+            epochs, steps = len(run.metrics()) - 1, steps_saved(run.path)
+            print(f"{name}: killed after epoch {epochs} and step {steps} of {total}")
         assert finish(run.path, recipe) == whole
         if kills == 5:
             return

@@ -71,12 +71,12 @@ class Run:
         if not run.writes:
             return run
         try:
+            run._remove_leftovers()
             if run._recipe_file.exists():
                 run._check_same_recipe()
                 return run
             if path.is_dir() and any(path.iterdir()):
                 raise RunError(f"{path} holds other files and no run: choose another output directory")
-            (path / "checkpoint").mkdir(parents=True, exist_ok=True)
             write_text(run._recipe_file, recipe.to_toml())
         except OSError as error:
             raise RunError(f"cannot write to {path}: {error.strerror or error}") from None
@@ -90,6 +90,16 @@ class Run:
             what = "has no recipe.toml: it is not a run" if path.is_dir() else "does not exist"
             raise RunError(f"{path} {what}")
         return cls(path, Recipe.read(path / "recipe.toml"))
+
+    def _remove_leftovers(self) -> None:
+        """Remove files that a killed process was writing beside their place."""
+        for folder, names in (
+            (self.path, ("recipe.toml", "metrics.jsonl", "result.json", "cost.json", "test_queries")),
+            (self.path / "checkpoint", ("step-", "network.safetensors")),
+        ):
+            for name in names:
+                for leftover in folder.glob(f".{name}*"):
+                    leftover.unlink()
 
     def _check_same_recipe(self) -> None:
         try:
