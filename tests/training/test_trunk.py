@@ -8,7 +8,7 @@ from nearkin.protocols import execute, open_data, seal
 from nearkin.protocols.fixed_validation import fixed_splits
 from nearkin.protocols.training_data import as_trained_on
 from nearkin.training import Observer, Recipe, Run, build_network, load_network
-from nearkin.training.engine import embed_as
+from nearkin.training.building import embed_as
 
 
 @pytest.fixture
