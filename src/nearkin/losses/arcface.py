@@ -61,14 +61,9 @@ class ArcFace(ProxyLoss):
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """Cross-entropy after the own cosines, B numbers, were moved by the margin."""
         own, reach = labels.unsqueeze(1), 1 + radians(self.margin_degrees)
-        moved, slope = add_angle(S.gather(1, own), radians(self.margin_degrees))
-        value, weights = cross_entropy_(
-            S.scatter_(1, own, moved).mul_(self.scale), labels, self.scale * reach
-        )
-        if not with_weights:
-            return Measured(value)
-        weights.mul_(self.scale).scatter_(1, own, weights.gather(1, own).mul_(slope))
-        return Measured(value, weights)
+        moved, own_slopes = add_angle(S.gather(1, own), radians(self.margin_degrees))
+        logits = S.scatter_(1, own, moved).mul_(self.scale)
+        return Measured(*cross_entropy_(logits, own, self.scale * reach, self.scale, own_slopes))
 
 
 def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:

@@ -73,8 +73,8 @@ class DistanceWeighted:
     def _weigh(self, S: Tensor, negative: Tensor, embedding_dim: int, weights: Tensor) -> None:
         """Write the weights of some rows.
 
-        With D² = 2 − 2S, −log q is −((d−2)/2) log(1 − S) − ((d−3)/2) log(1 + S) and a constant. It is least at
-        S = −1/(2d − 5), so whatever is out of reach may stand at S = 0, where it outweighs nothing.
+        With D² = 2 − 2S, −log q is −((d−2)/2) log(1 − S) − ((d−3)/2) log(1 + S) and a constant. It is least
+        at S = −1/(2d − 5), so whatever is out of reach may stand at S = 0, where it outweighs nothing.
         """
         farthest, nearest = 1 - self.farthest**2 / 2, 1 - self.nearest**2 / 2
         strangers = as_float(negative, S)

@@ -61,7 +61,7 @@ def draw_triplets(weights: Tensor, positive: Tensor, generator: torch.Generator)
     if not able.all():
         kept = able[anchor].nonzero().squeeze(1)
         anchor, kin = anchor.index_select(0, kept), kin.index_select(0, kept)
-    uniform = torch.rand(2, len(anchor), generator=generator, dtype=weights.dtype).to(weights.device)
+    uniform = torch.rand(2, len(anchor), generator=generator, dtype=torch.float32).to(weights)
     block = _invert(cumulative.index_select(0, anchor), uniform[0])
     chosen = blocks.flatten(0, 1).index_select(0, anchor * blocks.shape[1] + block)
     return Triplets(anchor, kin, block * _BLOCK + _invert(chosen.cumsum(dim=1), uniform[1]))
@@ -70,7 +70,7 @@ def draw_triplets(weights: Tensor, positive: Tensor, generator: torch.Generator)
 def _invert(cumulative: Tensor, uniform: Tensor) -> Tensor:
     """The first entry of each row of running sums ``(T, n)`` above a random part ``(T,)`` of their total.
 
-    There is one: a uniform number of torch is so far below 1 that no rounding takes its multiples to the total.
+    There is one: the uniform number is at most 1 − 2⁻²⁴, which no rounding takes to the total.
     """
     aim = cumulative[:, -1:] * uniform.unsqueeze(1)
     return torch.searchsorted(cumulative, aim, right=True).squeeze(1)
