@@ -133,14 +133,8 @@ class _AmongChosen(torch.autograd.Function):
     """A measure of the inner products between chosen rows and chosen others, each chosen once."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        measure: Callable[[Tensor], Measured],
-        rows: Tensor,
-        anchor: Tensor,
-        others: Tensor,
-        partner: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, measure: Callable[[Tensor], Measured], *sides: Tensor) -> Tensor:
+        rows, anchor, others, partner = sides
         anchors, partners = rows.index_select(0, anchor), others.index_select(0, partner)
         measured = measure(anchors @ partners.mT)
         assert measured.weights is not None
