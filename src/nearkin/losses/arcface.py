@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import cos, radians, sin
+from math import cos, inf, radians, sin
 
 import torch
 from torch import Tensor
@@ -76,9 +76,9 @@ def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:
     (tensor([ 0.5000, -0.5000, -1.9069]), tensor([0.5000, 1.0000, 1.0000]))
     """
     cosine = cosine.clamp(-1, 1)
-    squared_sine = 1 - cosine * cosine
-    sine = squared_sine.sqrt()
-    cotangent = torch.where(squared_sine > 8 * torch.finfo(cosine.dtype).eps, cosine / sine, 0)
-    falls = cosine >= -cos(margin)
-    moved = torch.where(falls, cosine * cos(margin) - sine * sin(margin), cosine - margin * sin(margin))
-    return moved, torch.where(falls, cos(margin) + cotangent * sin(margin), 1)
+    squared_sine = torch.rsub(cosine * cosine, 1)
+    cotangent = torch.threshold(squared_sine, 8 * torch.finfo(cosine.dtype).eps, inf).rsqrt_().mul_(cosine)
+    moved = torch.mul(cosine, cos(margin)).sub_(squared_sine.sqrt_(), alpha=sin(margin))
+    slope = cotangent.mul_(sin(margin)).add_(cos(margin))
+    beyond = cosine < -cos(margin)
+    return torch.where(beyond, cosine - margin * sin(margin), moved), slope.masked_fill_(beyond, 1)

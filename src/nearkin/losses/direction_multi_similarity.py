@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import torch
 from torch import Tensor
 
@@ -13,7 +11,7 @@ from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.pair import Pairs
 from nearkin.losses.similarity import Measured, Outside, inverse_distance, log_one_plus_sum_exp_
 from nearkin.mining import Miner
-from nearkin.mining.base import first_equal_
+from nearkin.mining.base import FAR, first_equal_, only
 
 
 @register("direction_multi_similarity")
@@ -73,21 +71,21 @@ class DirectionMultiSimilarity(MultiSimilarity):
         if self.gamma == 0:
             return super().measure(S, pairs, with_weights)
         positive, negative = self.mine_pairs(S, pairs)
-        candidates = torch.where(pairs.positive, S, inf)
+        candidates = only(pairs.positive, S, FAR)
         S_ap = candidates.amin(dim=1, keepdim=True)
         hardest = first_equal_(candidates, S_ap)
-        has_positive = S_ap < inf
+        has_positive = S_ap < FAR / 2
         S_ap = torch.where(has_positive, S_ap, 0)
         inverse = inverse_distance(S)
         inverse_ap = inverse.gather(1, hardest.unsqueeze(1)).mul_(has_positive)
         cosine, q = direction_(S.index_select(0, hardest), S, S_ap, inverse, inverse_ap)
-        pulls = torch.mul(S.sub_(self.margin), -self.alpha, out=candidates)  # not needed any more
-        pushes = S.sub_(cosine, alpha=self.gamma).mul_(self.beta)
-        most_pull = self.alpha * (1 + self.margin)
-        most_push = self.beta * max(0, 1 - self.margin + self.gamma)
-        far, pull = log_one_plus_sum_exp_(pulls, 1, most_pull, Outside(positive))
-        near, push = log_one_plus_sum_exp_(pushes, 1, most_push, Outside(negative))
-        value = far.div_(self.alpha).add_(near, alpha=1 / self.beta).sum().div_(pairs.anchors)
+        alpha, beta, margin = self.alpha, self.beta, self.margin
+        pulls = torch.mul(S, -alpha, out=candidates)  # not needed any more
+        pushes = S.sub_(cosine, alpha=self.gamma).mul_(beta)
+        most = beta * (1 + self.gamma)
+        far, pull = log_one_plus_sum_exp_(pulls, 1, alpha, Outside(positive), offset=alpha * margin)
+        near, push = log_one_plus_sum_exp_(pushes, 1, most, Outside(negative), offset=-beta * margin)
+        value = far.div_(alpha).add_(near, alpha=1 / beta).sum().div_(pairs.anchors)
         if not with_weights:
             return Measured(value)
         pushes.mul_(push.div_(pairs.anchors))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from math import inf, log, sqrt
+from math import exp, inf, log, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -157,8 +157,14 @@ class _ThroughSimilarities(torch.autograd.Function):
         return None, to_left, None, to_right, None, *(gradient * own for own in parameter_gradients)
 
 
+_SMALL = 1 << 17
+"""Entries of a matrix that a processor's cache holds, however they are strided."""
+
+
 def _plus_transpose(weights: Tensor) -> Tensor:
-    """``W + Wᵀ``; copying the transpose first is quicker than adding across strides."""
+    """``W + Wᵀ``; beyond the cache, copying the transpose first is quicker than adding across strides."""
+    if weights.numel() <= _SMALL:
+        return weights + weights.mT
     return weights.mT.contiguous().add_(weights)
 
 
@@ -270,11 +276,14 @@ def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NO
     return Exponentials(log, total.clamp_min_(tiny).reciprocal_())
 
 
-def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Exponentials:
-    """``log(1 + Σ eᵗ)`` along ``dim``; T becomes exponentials, in place, whose share of it is its gradient.
+def log_one_plus_sum_exp_(
+    T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE, offset: float = 0.0
+) -> Exponentials:
+    """``log(1 + Σ e^{t + offset})`` along ``dim``; T becomes exponentials, in place, as above.
 
     An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`, but ``bound`` only
-    promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish.
+    promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish. What is added to every exponent costs
+    least as ``offset``.
 
     >>> T = torch.tensor([[0.0, 0.0, 5.0]])
     >>> mask = torch.tensor([[True, True, False]])
@@ -284,9 +293,14 @@ def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outs
     >>> T * share
     tensor([[0.3333, 0.3333, 0.0000]])
     """
-    if exponentials_fit(T, dim, bound):
+    if exponentials_fit(T, dim, bound + abs(offset)):
         total = outside.zero_(T.exp_()).sum(dim=dim, keepdim=True)
-        return Exponentials(total.log1p().squeeze(dim), total.add_(1).reciprocal_())
+        if offset:
+            total.mul_(exp(offset))
+        share = (total + 1).reciprocal_()
+        return Exponentials(total.log1p_().squeeze(dim), share.mul_(exp(offset)) if offset else share)
+    if offset:
+        T.add_(offset)
     shift = outside.drop_(T).amax(dim=dim, keepdim=True).clamp_min_(0)
     total = outside.zero_(exp_(T.sub_(shift))).sum(dim=dim, keepdim=True)
     beyond_one = total.add_(torch.expm1(-shift))
