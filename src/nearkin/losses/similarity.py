@@ -293,7 +293,7 @@ def log_one_plus_sum_exp_(
     >>> T * share
     tensor([[0.3333, 0.3333, 0.0000]])
     """
-    if exponentials_fit(T, dim, bound + abs(offset)):
+    if exponentials_fit(T, dim, bound + max(0, offset)):
         total = outside.zero_(T.exp_()).sum(dim=dim, keepdim=True)
         if offset:
             total.mul_(exp(offset))
