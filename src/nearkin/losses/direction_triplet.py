@@ -50,7 +50,7 @@ class DirectionTriplet(Triplet):
         self.gamma = gamma
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """All triplets, one positive of some anchors at a time."""
+        """All triplets: some anchors at a time, and of them one positive at a time."""
         anchor, column = places_of(pairs.positive)
         if self.gamma == 0 or not len(anchor):
             return super().measure(S, pairs, with_weights)
@@ -59,69 +59,66 @@ class DirectionTriplet(Triplet):
         most = int(place.max()) + 1
         in_row, order = anchor.bincount(minlength=len(S)).sort(descending=True)
         kin = column.new_zeros(len(S), most).index_put_((anchor, place), column)[order]
-        sums = _Sums(S, order, pairs.negative[order], self.margin, self.gamma)
+        with_kth = (in_row > torch.arange(most, device=S.device).unsqueeze(1)).sum(dim=1).tolist()
+        weights = torch.zeros_like(S)
+        total, count = S.new_zeros((), dtype=torch.float64), S.new_zeros(())
         at_once = max(1, _CHUNK // S.shape[1])
-        for k in range(most):
-            have_it = int((in_row > k).sum())
-            for start in range(0, have_it, at_once):
-                part = slice(start, min(start + at_once, have_it))
-                sums.add(part, kin[part, k])
-        return sums.measured()
+        for start in range(0, with_kth[0], at_once):
+            triplets = _Triplets(S, order[start : start + at_once], pairs.negative, weights)
+            for k, end in enumerate(with_kth):
+                triplets.add(kin[start : min(end, start + at_once), k], self.margin, self.gamma)
+            total += triplets.close(self.gamma)
+            count += triplets.active.sum()
+        share = 1 / count.clamp_min_(1)
+        return Measured(total.to(S.dtype) * share, weights.mul_(share))
 
 
-class _Sums:
-    """What the triplets add up to, in terms of S and i = 1/D.
+class _Triplets:
+    """What the triplets of some anchors add up to, in terms of S and i = 1/D.
 
     With N = S_pn − S_an − S_ap + 1 the cosine is N i_an i_ap, and a triplet is active where
     ``2 S_an − γ N i_an i_ap`` exceeds ``2 S_ap − margin``. Each active one weighs on three similarities:
     ``2 − γ i_ap (N i_an³ − i_an)`` on S_an, ``−2 − γ i_an (N i_ap³ − i_ap)`` on S_ap and ``−γ i_an i_ap`` on
-    S_pn. What depends on a and n alone is multiplied once, at the end.
+    S_pn. What depends on a and n alone is multiplied once, by :meth:`close`.
 
     Args:
         S: ``(B, R)``, square.
-        order: ``(B,)``, the order of the anchors.
-        negative: ``(B, R)``, in that order.
-        margin: α.
-        gamma: γ.
+        anchors: ``(A,)``.
+        negative: ``(B, R)``.
+        weights: ``(B, R)``, to which the derivatives are added.
     """
 
-    def __init__(self, S: Tensor, order: Tensor, negative: Tensor, margin: float, gamma: float) -> None:
-        self.S, self.order, self.margin, self.gamma = S, order, margin, gamma
-        self.rows = S[order]
+    def __init__(self, S: Tensor, anchors: Tensor, negative: Tensor, weights: Tensor) -> None:
+        self.S, self.anchors, self.weights = S, anchors, weights
+        self.rows = S.index_select(0, anchors)
         self.inverse = inverse_distance(self.rows)
-        self.doubled = only(negative, self.rows * 2, -FAR)  # never active where it is no negative
-        self.total, self.count = S.new_zeros((), dtype=torch.float64), S.new_zeros(())
-        self.active, self.pulled, self.turned = (torch.zeros_like(S) for _ in range(3))
-        self.to_positives, self.to_kin = torch.zeros_like(S), torch.zeros_like(S)
+        # Never active where it is no negative.
+        self.doubled = only(negative.index_select(0, anchors), self.rows * 2, -FAR)
+        self.active, self.pulled, self.turned = (torch.zeros_like(self.rows) for _ in range(3))
+        self.total = S.new_zeros((), dtype=torch.float64)
 
-    def add(self, part: slice, kin: Tensor) -> None:
-        """Add the triplets of the anchors ``part`` with one positive each, ``kin``."""
-        S_an, inverse_an, column = self.rows[part], self.inverse[part], kin.unsqueeze(1)
+    def add(self, kin: Tensor, margin: float, gamma: float) -> None:
+        """Add the triplets of the first anchors with one positive each, ``kin``."""
+        part, column = slice(len(kin)), kin.unsqueeze(1)
+        S_an, inverse_an = self.rows[part], self.inverse[part]
         S_ap, inverse_ap = S_an.gather(1, column), inverse_an.gather(1, column)
-        # N i_an
-        turn = self.S.index_select(0, kin).sub_(S_an).add_(1 - S_ap).mul_(inverse_an)
-        above = torch.addcmul(self.doubled[part], turn, inverse_ap, value=-self.gamma)
-        bound = 2 * S_ap - self.margin
-        active = torch.gt(above, bound, out=above)
+        bound = torch.mul(S_ap, 2).sub_(margin)
+        turn = self.S.index_select(0, kin).sub_(S_an).sub_(S_ap - 1).mul_(inverse_an)  # N i_an
+        active = torch.addcmul(self.doubled[part], turn, inverse_ap, value=-gamma)
+        torch.gt(active, bound, out=active)
         self.active[part].add_(active)
         self.pulled[part].addcmul_(active, inverse_ap)
-        turn.mul_(active)
-        self.turned[part].addcmul_(turn, inverse_ap)
-        reached = active.sum(dim=1, keepdim=True)
-        turns = turn.sum(dim=1, keepdim=True)
-        inverses = torch.mul(active, inverse_an, out=active).sum(dim=1, keepdim=True)
-        self.count += reached.sum()
-        self.total -= reached.mul(bound).add_(turns * inverse_ap, alpha=self.gamma).sum(dtype=torch.float64)
-        by_ap = inverses.mul_(inverse_ap).sub_(turns.mul_(inverse_ap**3)).mul_(self.gamma)
-        self.to_positives[part].scatter_add_(1, column, by_ap.sub_(reached, alpha=2))
-        self.to_kin.index_add_(0, kin, active.mul_(inverse_ap), alpha=-self.gamma)
+        self.turned[part].addcmul_(turn.mul_(active), inverse_ap)
+        reached, turns = active.sum(dim=1, keepdim=True), turn.sum(dim=1, keepdim=True)
+        by_pn = active.mul_(inverse_an).mul_(inverse_ap)
+        by_ap = by_pn.sum(dim=1, keepdim=True).sub_(turns * inverse_ap**3).mul_(gamma).sub_(reached, alpha=2)
+        self.weights.index_add_(0, kin, by_pn, alpha=-gamma)
+        self.weights[self.anchors[part], kin] += by_ap.squeeze(1)
+        self.total -= bound.mul_(reached).add_(turns.mul_(inverse_ap), alpha=gamma).sum(dtype=torch.float64)
 
-    def measured(self) -> Measured:
-        """The mean over the active triplets."""
-        share = 1 / self.count.clamp_min_(1)
-        total = self.total + 2 * (self.active * self.rows).sum(dim=1).sum(dtype=torch.float64)
-        # 2 A − γ (i_an² Σ i_ap N i_an − i_an Σ i_ap)
-        towards = self.turned.mul_(self.inverse).sub_(self.pulled).mul_(self.inverse).mul_(-self.gamma)
-        towards.add_(self.active, alpha=2).add_(self.to_positives)
-        weights = self.to_kin.index_add_(0, self.order, towards).mul_(share)
-        return Measured(total.to(share.dtype) * share, weights)
+    def close(self, gamma: float) -> Tensor:
+        """Add what is left; gives the sum over the active triplets."""
+        total = self.total + (self.active * self.rows).sum(dim=1).sum(dtype=torch.float64).mul_(2)
+        towards = self.turned.mul_(self.inverse).sub_(self.pulled).mul_(self.inverse).mul_(-gamma)
+        self.weights.index_add_(0, self.anchors, towards.add_(self.active, alpha=2))
+        return total
