@@ -11,7 +11,7 @@ from nearkin.losses.similarity import Measured, inverse_distance
 from nearkin.losses.triplet import Triplet
 from nearkin.mining.base import FAR, only, places_in_rows, places_of
 
-_CHUNK = 1 << 17
+_CHUNK = 1 << 18
 """Triplets looked at together: they fit into a processor's cache."""
 
 
