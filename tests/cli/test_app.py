@@ -192,3 +192,21 @@ def test_bad_images_are_listed(nearkin, tmp_path):
     assert code == 1
     assert "0.png: empty file" in out
     assert "1 of 4 images cannot be read" in out
+
+
+def test_a_score_that_the_test_classes_chose_is_labelled(nearkin, small_settings, tmp_path):
+    protocol = ["--set", "protocol.name=standard_best_on_test"]
+    code, out, _ = nearkin("train", *small_settings, *protocol, "-o", tmp_path / "run")
+    assert code == 0
+    assert "the test classes chose the epoch, so their score is too good" in out
+
+
+def test_a_cross_validation_shows_mean_spread_and_concatenation(nearkin, small_settings, tmp_path):
+    protocol = ["--set", "protocol.name=cross_validation", "--set", "protocol.folds=2"]
+    code, out, _ = nearkin("train", *small_settings, *protocol, "-o", tmp_path / "run")
+    assert code == 0
+    for row in ("test classes", "± over folds", "concatenated", "validation classes", "mean of 2 folds"):
+        assert row in out
+    assert (tmp_path / "run" / "learning_curve.png").exists()
+    assert "has a network per fold" in nearkin("evaluate", tmp_path / "run")[2]
+    assert nearkin("evaluate", tmp_path / "run" / "fold-01")[0] == 0

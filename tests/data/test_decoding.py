@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from nearkin.data import BrokenImageError, ImageFiles, read_image
-from nearkin.data.decoding import OpenImage
+from nearkin.data.decoding import open_image
 
 
 @pytest.fixture
@@ -95,14 +95,14 @@ def test_orientation_is_undone(tmp_path, photo, orientation, suffix):
     pixels = hwc(read_image(path))
     assert pixels.shape == upright.shape
     assert np.abs(pixels.astype(int) - upright).max() <= (6 if suffix == "jpg" else 0)
-    with OpenImage(path) as image:
+    with open_image(path) as image:
         assert (image.height, image.width) == upright.shape[:2]
 
 
 @pytest.mark.parametrize("reduction", [1, 2, 4, 8])
 def test_reduced_decoding_is_a_smaller_version_of_the_image(save_image, reduction):
     path = save_image("a.jpg", 160, 240)
-    with OpenImage(path) as image:
+    with open_image(path) as image:
         size = image.reduce(reduction)
         pixels = image.pixels()
     assert size == (160 // reduction, 240 // reduction)
@@ -112,7 +112,7 @@ def test_reduced_decoding_is_a_smaller_version_of_the_image(save_image, reductio
 
 
 def test_reduction_leaves_other_formats_alone(save_image):
-    with OpenImage(save_image("a.png", 64, 64)) as image:
+    with open_image(save_image("a.png", 64, 64)) as image:
         assert image.reduce(4) == (64, 64)
         assert image.pixels().shape == (3, 64, 64)
 
@@ -120,7 +120,7 @@ def test_reduction_leaves_other_formats_alone(save_image):
 @pytest.mark.parametrize("name", ["a.png", "a.jpg"])
 def test_a_box_of_the_pixels(save_image, name):
     path = save_image(name, 60, 80)
-    with OpenImage(path) as image:
+    with open_image(path) as image:
         assert image.pixels((10, 20, 30, 40)).equal(read_image(path)[:, 10:40, 20:60])
 
 
@@ -159,3 +159,14 @@ def test_image_files_select_and_name(tmp_path, save_image):
     assert (len(files), len(chosen)) == (3, 2)
     assert (chosen.name(0), chosen.path(0)) == ("2.png", tmp_path / "2.png")
     assert chosen[1].equal(files[0])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("keywords", [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 30}])
+def test_the_short_way_for_plain_jpegs_gives_pillows_pixels(tmp_path, smooth_pixels, mode, keywords):
+    image = Image.fromarray(smooth_pixels(51, 77)).convert(mode)
+    path = saved(tmp_path, image, "a.jpg", **keywords)
+    with open_image(path) as opened:
+        assert type(opened).__name__ == "_PlainJpeg"
+    with Image.open(path) as decoded:
+        np.testing.assert_array_equal(hwc(read_image(path)), np.asarray(decoded.convert("RGB")))

@@ -49,6 +49,12 @@ def test_description(name):
 
 
 @pytest.mark.parametrize("name", losses.names())
+def test_search_space(name):
+    testing.check_search_space(name)
+    assert losses.get(name).search_space or name == "softmax"  # whose scale needs normalized=True
+
+
+@pytest.mark.parametrize("name", losses.names())
 def test_class_is_exported(name):
     about = losses.describe(name)
     assert losses.get(name) is getattr(losses, about.class_name)

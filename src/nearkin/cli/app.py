@@ -12,6 +12,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from nearkin.cli.allocation import keep_freed_memory
+from nearkin.cli.benchmark import benchmark
+from nearkin.cli.explain import explain_app
+from nearkin.cli.tournament import tournament
+from nearkin.cli.tune import tune
+
 app = typer.Typer(
     name="nearkin",
     help="Deep metric learning: learn embeddings whose nearest neighbours are kin.",
@@ -24,6 +30,10 @@ losses_app = typer.Typer(help="The losses: what they are and when to use them.",
 datasets_app = typer.Typer(help="The data sets: what they hold and how they look.", no_args_is_help=False)
 app.add_typer(losses_app, name="losses")
 app.add_typer(datasets_app, name="datasets")
+app.command()(tournament)
+app.command()(tune)
+app.command()(benchmark)
+app.add_typer(explain_app, name="explain")
 
 SetOption = Annotated[
     list[str] | None,
@@ -36,9 +46,10 @@ SetOption = Annotated[
 def main() -> None:
     """Run the command line; a mistake is one line on standard error and exit code 2, not a traceback."""
     warnings.showwarning = _show_warning
+    keep_freed_memory()
     try:
         app()
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:
         if os.environ.get("NEARKIN_DEBUG"):
             raise
         Console(stderr=True, soft_wrap=True, highlight=False).print(

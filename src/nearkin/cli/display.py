@@ -20,12 +20,21 @@ from torch import Tensor
 from nearkin import losses
 from nearkin.data import BadImage, DataSet
 from nearkin.data.registry import registry
-from nearkin.protocols import Examination, Finished
+from nearkin.protocols import Examination, Finished, selects_on_test
 from nearkin.training import Observer, Run
 
 console = Console(highlight=False, soft_wrap=not Console().is_terminal)
 
 _REFRESH_SECONDS = 0.3
+
+
+class Stages(Observer):
+    """Says what takes a while, in a terminal."""
+
+    def stage(self, what: str) -> None:
+        """Say what takes a while now."""
+        if console.is_terminal:
+            console.print(f"[dim]{what} …[/]")
 
 
 class TrainingDisplay(Observer):
@@ -104,7 +113,12 @@ def print_run(finished: Finished, pictures: list[Path]) -> None:
     result = finished.result
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    scores = {"test classes": result["test"], "validation classes": result["validation"]}
+    scores = {
+        "test classes": result["test"],
+        "± over folds": result.get("test_standard_deviation"),
+        "concatenated": result.get("concatenated"),
+        "validation classes": result["validation"],
+    }
     recalls = [key for key in result["test"] if key.startswith("recall_at_")]
     for key in recalls:
         table.add_column(f"Recall@{key.removeprefix('recall_at_')}", justify="right")
@@ -115,12 +129,12 @@ def print_run(finished: Finished, pictures: list[Path]) -> None:
             table.add_row(f"[bold]{split}" if split.startswith("test") else split, *numbers)
     console.print(table)
     selection = result["selection"]
-    console.print(
-        f"[dim]epoch {selection['epoch']}: {selection['rule']}; test classes are never trained on[/]"
-    )
-    console.print(f"run       {_shown(finished.run.path)}")
+    epoch = "" if selection["epoch"] is None else f"epoch {selection['epoch']}: "
+    style = "bold yellow" if selects_on_test(finished.run.recipe) else "dim"
+    console.print(f"[{style}]{epoch}{selection['rule']}; test classes are never trained on[/]")
+    console.print(f"run       {shown_path(finished.run.path)}")
     for picture in pictures:
-        console.print(f"picture   {_shown(picture)}")
+        console.print(f"picture   {shown_path(picture)}")
 
 
 _SHOWN_SCORES = ("map_at_r", "r_precision", "mean_reciprocal_rank", "nmi", "ami", "f1")
@@ -164,9 +178,9 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
             for one in details.label_doubts[:5]
         ],
     )
-    console.print(f"details   {_shown(found.file)}")
+    console.print(f"details   {shown_path(found.file)}")
     for picture in pictures:
-        console.print(f"picture   {_shown(picture)}")
+        console.print(f"picture   {shown_path(picture)}")
 
 
 def _print_list(title: str, lines: list[str]) -> None:
@@ -176,7 +190,8 @@ def _print_list(title: str, lines: list[str]) -> None:
             console.print(Text(f"  {line}"))
 
 
-def _shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
+    """A path as a person would type it from here."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
@@ -243,7 +258,7 @@ def print_data_set(data_set: DataSet, picture: Path) -> None:
     console.print(table)
     for note in data_set.notes:
         console.print(f"note      {note}")
-    console.print(f"picture   {_shown(picture)}")
+    console.print(f"picture   {shown_path(picture)}")
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearkin.protocols import Finished
-from nearkin.training import Observer
-from nearkin.training.pictures import embedding_map, learning_curve, retrieval_gallery
+from nearkin.protocols import Finished, selects_on_test
+from nearkin.training import Observer, Run
+from nearkin.training.pictures import embedding_map, fold_curves, learning_curve, retrieval_gallery
 
 
 def draw_run(finished: Finished, observer: Observer) -> list[Path]:
@@ -15,13 +15,7 @@ def draw_run(finished: Finished, observer: Observer) -> list[Path]:
     curve, gallery, landscape = (run.path / f"{name}.png" for name in ("learning_curve", "gallery", "map"))
     if opened is not None:
         observer.stage("drawing the pictures")
-        recipe = run.recipe
-        learning_curve(
-            run.metrics(),
-            curve,
-            title=f"{recipe.loss.name} on {recipe.data.name}, {recipe.network.name}",
-            chosen_epoch=finished.result["selection"]["epoch"],
-        )
+        _draw_curve(finished, curve)
         retrieval_gallery(
             opened.queries,
             opened.query_embeddings,
@@ -32,3 +26,23 @@ def draw_run(finished: Finished, observer: Observer) -> list[Path]:
         embedding_map(opened.queries, opened.query_embeddings, landscape)
         observer.end()
     return [picture for picture in (curve, gallery, landscape) if picture.exists()]
+
+
+def _draw_curve(finished: Finished, path: Path) -> None:
+    run, result = finished.run, finished.result
+    title = f"{run.recipe.loss.name} on {run.recipe.data.name}, {run.recipe.network.name}"
+    if "folds" in result:
+        fold_curves(
+            [Run.existing(run.path / fold["run"]).metrics() for fold in result["folds"]],
+            path,
+            title=title,
+            chosen_epochs=[fold["selection"]["epoch"] for fold in result["folds"]],
+        )
+        return
+    learning_curve(
+        run.metrics(),
+        path,
+        title=title,
+        chosen_epoch=result["selection"]["epoch"],
+        scored_on="TEST classes" if selects_on_test(run.recipe) else "validation classes",
+    )

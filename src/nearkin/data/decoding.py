@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import numpy as np
+import simplejpeg
 import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
@@ -18,6 +20,9 @@ IMAGE_SUFFIXES = frozenset(
 )
 
 _TURNED_BY_90_DEGREES = frozenset({5, 6, 7, 8})
+_JPEG_START = b"\xff\xd8\xff"
+_MAY_TELL_ORIENTATION = (b"Exif\0\0", b"http://ns.adobe.com/xap/")
+_HEADER_BYTES = 1 << 16
 _SIXTEEN_BIT_MODES = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
 
 
@@ -25,18 +30,122 @@ class BrokenImageError(ValueError):
     """A file that cannot be read as an image; the message names the file and says why."""
 
 
-class OpenImage:
+class OpenImage(Protocol):
     """An image file whose header has been read and whose pixels have not, yet.
 
     Use it as a context manager. The size is known before anything is decoded, so that the caller can choose
     a crop first and then ask for no more pixels than the crop needs.
 
-    Args:
-        path: The file.
-
     Attributes:
         height: Rows of the upright image.
         width: Columns of the upright image.
+    """
+
+    height: int
+    width: int
+
+    def __enter__(self) -> OpenImage: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def reduce(self, factor: int) -> tuple[int, int]:
+        """Let a JPEG be decoded at 1/1, 1/2, 1/4 or 1/8 of its size, and by the fastest way.
+
+        That skips a part of the work, and gives pixels that differ a little from the exact ones. Call it
+        before :meth:`pixels`; other formats come at full size always. Returns the new height and width,
+        sides rounded up.
+        """
+        ...
+
+    def pixels(self, box: tuple[int, int, int, int] | None = None) -> Tensor:
+        """Decode: ``uint8`` ``(3, H, W)`` in memory order ``(H, W, 3)``, upright and RGB.
+
+        Args:
+            box: Top, left, height and width of the part that is wanted; by default all of it.
+        """
+        ...
+
+
+def open_image(path: str | os.PathLike[str]) -> OpenImage:
+    """Read the header of an image file.
+
+    Plain JPEGs go the short way, through libjpeg-turbo straight into memory; whatever is turned, coloured
+    in other ways, or looks damaged goes through Pillow, which knows all cases and names the damage.
+
+    Raises:
+        BrokenImageError: The file is no image.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise BrokenImageError(f"{path}: {_reason(Path(path), error)}") from error
+    header = data[:_HEADER_BYTES]
+    plain = header.startswith(_JPEG_START) and not any(mark in header for mark in _MAY_TELL_ORIENTATION)
+    if plain:
+        try:
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        except ValueError:
+            plain = False
+        else:
+            plain = colours in {"YCbCr", "Gray"}
+    return _PlainJpeg(Path(path), data, height, width) if plain else _PillowImage(path)
+
+
+class _PlainJpeg:
+    """An upright JPEG of ordinary colours, in memory."""
+
+    def __init__(self, path: Path, data: bytes, height: int, width: int) -> None:
+        self.path = path
+        self.height, self.width = height, width
+        self._data = data
+        self._factor = 1
+        self._exactly = True
+
+    def __enter__(self) -> _PlainJpeg:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def reduce(self, factor: int) -> tuple[int, int]:
+        """See :class:`OpenImage`."""
+        self._exactly = False
+        self._factor = max(allowed for allowed in (1, 2, 4, 8) if allowed <= max(factor, 1))
+        self.height, self.width = -(-self.height // self._factor), -(-self.width // self._factor)
+        return self.height, self.width
+
+    def pixels(self, box: tuple[int, int, int, int] | None = None) -> Tensor:
+        """See :class:`OpenImage`."""
+        try:
+            decoded = simplejpeg.decode_jpeg(
+                self._data,
+                "RGB",
+                fastupsample=not self._exactly,
+                min_height=self.height,
+                min_width=self.width,
+                min_factor=self._factor,
+            )
+        except ValueError:
+            with _PillowImage(self.path) as image:  # mends what can be mended, and names the rest
+                image.reduce(self._factor)
+                return image.pixels(box)
+        pixels = torch.from_numpy(decoded).permute(2, 0, 1)
+        if box is None:
+            return pixels
+        top, left, height, width = box
+        return pixels[:, top : top + height, left : left + width]
+
+
+class _PillowImage:
+    """An image file, opened by Pillow.
+
+    Args:
+        path: The file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -50,34 +159,21 @@ class OpenImage:
             self._orientation = _orientation(self._image)
         self.height, self.width = self._upright_size()
 
-    def __enter__(self) -> OpenImage:
+    def __enter__(self) -> _PillowImage:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._image.close()
 
     def reduce(self, factor: int) -> tuple[int, int]:
-        """Let a JPEG be decoded at 1/1, 1/2, 1/4 or 1/8 of its size, which skips a part of the work.
-
-        Call it before :meth:`pixels`; other formats come at full size always. Returns the new height and
-        width, sides rounded up.
-        """
+        """See :class:`OpenImage`."""
         if self._is_jpeg and factor > 1:
             self._image.draft("RGB", (self._image.width // factor, self._image.height // factor))
             self.height, self.width = self._upright_size()
         return self.height, self.width
 
     def pixels(self, box: tuple[int, int, int, int] | None = None) -> Tensor:
-        """Decode: ``uint8`` ``(3, H, W)`` in memory order ``(H, W, 3)``, upright and RGB.
-
-        Args:
-            box: Top, left, height and width of the part that is wanted; by default all of it.
-        """
+        """See :class:`OpenImage`."""
         with self._broken_image_named():
             image = self._image
             image.load()
@@ -111,7 +207,7 @@ def read_image(path: str | os.PathLike[str]) -> Tensor:
     Raises:
         BrokenImageError: The file is no image, or not a whole one.
     """
-    with OpenImage(path) as image:
+    with open_image(path) as image:
         return image.pixels().contiguous()
 
 
@@ -183,7 +279,7 @@ class ImageFiles:
 
     def open(self, index: int) -> OpenImage:
         """Read the header of one image."""
-        return OpenImage(self.path(index))
+        return open_image(self.path(index))
 
     def path(self, index: int) -> Path:
         """Where one image lives."""

@@ -102,7 +102,7 @@ class CropTransform:
         view_of: Chooses the view on an image of a given height and width, from a seed.
         preprocessing: What the network expects.
         scaled_decoding: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size where the view has fewer pixels
-            than that. Faster; the pixels differ slightly from those of a full decode.
+            than that, and all by the fastest way. The pixels differ slightly from those of a full decode.
         interpolation: How boxes are resized.
     """
 

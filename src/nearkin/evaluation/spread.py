@@ -282,7 +282,7 @@ def paired_differences(
     differences = {name: after[name] - before[name] for name in before}
     classes = _classes(ours.indices, labels)
     intervals = mean_intervals(differences, classes, confidence=confidence, resamples=resamples, seed=seed)
-    p_values = _exchange_test(differences, classes, resamples, seed)
+    p_values = exchange_test(differences, classes, exchanges=resamples, seed=seed)
     return {
         name: PairedDifference(
             interval.value, interval.low, interval.high, confidence, p_values[name], interval.classes
@@ -347,9 +347,20 @@ def _ends(resampled: Tensor, confidence: float, count: int) -> Tensor:
     return torch.quantile(resampled, torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
 
 
-def _exchange_test(
-    differences: Mapping[str, Tensor], classes: Tensor, exchanges: int, seed: int
+def exchange_test(
+    differences: Mapping[str, Tensor], classes: Tensor, *, exchanges: int = 2000, seed: int = 0
 ) -> dict[str, float]:
+    """The permutation test behind :func:`paired_differences`, for any paired values per query.
+
+    Two models that are alike may be exchanged in any class: the p-value is the share of random exchanges
+    whose mean difference is at least as far from 0 as the one that was seen (two-sided), which counts too.
+
+    Args:
+        differences: ``(Q,)`` each, one model's value minus another's, by name.
+        classes: ``(Q,)`` integer class of every query.
+        exchanges: how many are drawn.
+        seed: of the draws.
+    """
     sums, _ = _class_sums(differences, classes)
     observed = sums.sum(dim=0).abs()
     generator = torch.Generator().manual_seed(seed)

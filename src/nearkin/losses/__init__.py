@@ -12,6 +12,7 @@ from nearkin.losses.description import Description, describe
 from nearkin.losses.direction_multi_similarity import DirectionMultiSimilarity
 from nearkin.losses.direction_proxy_nca import DirectionProxyNCA
 from nearkin.losses.direction_triplet import DirectionTriplet
+from nearkin.losses.language import LanguageGuidance
 from nearkin.losses.lifted_structure import LiftedStructure
 from nearkin.losses.margin import Margin
 from nearkin.losses.memory import CrossBatchMemory
@@ -25,6 +26,7 @@ from nearkin.losses.proxy_gml import ProxyGML
 from nearkin.losses.proxy_nca import ProxyNCA
 from nearkin.losses.proxy_nca_pp import ProxyNCAPlusPlus
 from nearkin.losses.proxy_repulsion import ProxyRepulsion
+from nearkin.losses.search_space import Choices, Range, SearchSpace
 from nearkin.losses.similarity import Measured
 from nearkin.losses.soft_triple import SoftTriple
 from nearkin.losses.softmax import Softmax
@@ -33,12 +35,14 @@ from nearkin.losses.triplet import Triplet
 __all__ = [
     "NCA",
     "ArcFace",
+    "Choices",
     "Contrastive",
     "CrossBatchMemory",
     "Description",
     "DirectionMultiSimilarity",
     "DirectionProxyNCA",
     "DirectionTriplet",
+    "LanguageGuidance",
     "LiftedStructure",
     "Loss",
     "Margin",
@@ -54,6 +58,8 @@ __all__ = [
     "ProxyNCA",
     "ProxyNCAPlusPlus",
     "ProxyRepulsion",
+    "Range",
+    "SearchSpace",
     "SoftTriple",
     "Softmax",
     "Triplet",

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_positive
 from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.search_space import SCALE, Range, space
 from nearkin.losses.similarity import Measured
 from nearkin.losses.softmax import cross_entropy_
 
@@ -41,6 +42,8 @@ class ArcFace(ProxyLoss):
         >>> bool(loss(torch.eye(4), torch.tensor([0, 1, 2, 0])) > 0)
         True
     """
+
+    search_space = space(margin_degrees=Range(0.0, 60.0, step=5.0), scale=SCALE)
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from nearkin.losses.search_space import SearchSpace
 from nearkin.registry import Registry
 
 
@@ -21,12 +22,14 @@ class Loss(nn.Module):
 
     Attributes:
         needs_classes: whether the constructor takes ``num_classes`` and ``embedding_dim``.
+        search_space: where ``nearkin tune`` looks for the hyperparameters that are worth it.
         validate: whether the *values* of the inputs are checked (finite embeddings, labels in range). Shapes
             and dtypes always are. On CUDA the check waits for the device once per call;
             ``loss.validate = False`` (or ``Loss.validate = False`` for all) switches it off.
     """
 
     needs_classes: ClassVar[bool] = False
+    search_space: ClassVar[SearchSpace] = {}
     validate: bool = True
 
     def param_groups(self, lr: float) -> list[dict[str, Any]]:

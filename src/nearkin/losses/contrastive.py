@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.pair import MinedPairLoss, Pairs
+from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
 from nearkin.mining import Miner
 from nearkin.mining.base import as_float
@@ -40,6 +41,8 @@ class Contrastive(MinedPairLoss):
         >>> Contrastive(margin=0.5)(embeddings, torch.tensor([0, 0, 1]))
         tensor(0.7000)
     """
+
+    search_space = space(margin=MARGIN)
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from nearkin.losses.base import register, require_non_negative
 from nearkin.losses.direction import direction_
 from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.pair import Pairs
+from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured, Outside, inverse_distance, log_one_plus_sum_exp_
 from nearkin.mining import Miner
 from nearkin.mining.base import FAR, first_equal_, only
@@ -48,6 +49,8 @@ class DirectionMultiSimilarity(MultiSimilarity):
     """
 
     among_references = True
+
+    search_space = space(**MultiSimilarity.search_space, gamma=MARGIN)
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from torch import Tensor
 from nearkin.losses.base import register, require_non_negative
 from nearkin.losses.direction import direction_
 from nearkin.losses.proxy_nca import ProxyNCA
+from nearkin.losses.search_space import MARGIN, SCALE, space
 from nearkin.losses.similarity import (
     Measured,
     Outside,
@@ -47,6 +48,8 @@ class DirectionProxyNCA(ProxyNCA):
         >>> loss(torch.eye(4), torch.tensor([0, 1, 2, 0])).shape
         torch.Size([])
     """
+
+    search_space = space(scale=SCALE, gamma=MARGIN)
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative
 from nearkin.losses.pair import Pairs
+from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured, inverse_distance
 from nearkin.losses.triplet import Triplet
 from nearkin.mining.base import FAR, only, places_in_rows, places_of
@@ -43,6 +44,8 @@ class DirectionTriplet(Triplet):
     """
 
     among_references = True
+
+    search_space = space(margin=MARGIN, gamma=MARGIN)
 
     def __init__(self, *, margin: float = 0.1, gamma: float = 0.3) -> None:
         require_non_negative(gamma=gamma)

@@ -10,6 +10,7 @@ from torch import Tensor
 from nearkin import mining as miners
 from nearkin.losses.base import register, require_non_negative, require_positive
 from nearkin.losses.pair import MinedPairLoss, Pairs
+from nearkin.losses.search_space import MARGIN, SCALE, space
 from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
 
 
@@ -41,6 +42,8 @@ class LiftedStructure(MinedPairLoss):
         >>> LiftedStructure()(embeddings, torch.tensor([0, 0, 1]))
         tensor(0.7800)
     """
+
+    search_space = space(margin=MARGIN, positive_scale=SCALE, negative_scale=SCALE)
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nearkin.losses.base import check_label_range, register, require_non_negative, require_positive
 from nearkin.losses.pair import MinedPairLoss, Pairs
+from nearkin.losses.search_space import MARGIN, Range, space
 from nearkin.losses.similarity import Measured, safe_distance
 from nearkin.mining import Mined, Miner, Triplets
 
@@ -42,6 +43,8 @@ class Margin(MinedPairLoss):
         >>> round(Margin(mining="all")(embeddings, torch.tensor([0, 0, 1])).item(), 4)
         0.9071
     """
+
+    search_space = space(margin=MARGIN, beta=Range(0.5, 1.5, step=0.1))
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from torch import Tensor
 from nearkin import mining as miners
 from nearkin.losses.base import register, require_non_negative, require_positive
 from nearkin.losses.pair import MinedPairLoss, Pairs
+from nearkin.losses.search_space import MARGIN, SCALE, space
 from nearkin.losses.similarity import Measured, Outside, log_one_plus_sum_exp_
 
 
@@ -40,6 +41,8 @@ class MultiSimilarity(MinedPairLoss):
         >>> MultiSimilarity()(embeddings, torch.tensor([0, 0, 1]))
         tensor(0.3994)
     """
+
+    search_space = space(alpha=SCALE, beta=SCALE, margin=MARGIN, epsilon=MARGIN)
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_positive
 from nearkin.losses.pair import PairLoss, Pairs
+from nearkin.losses.search_space import TEMPERATURE, space
 from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
 
 
@@ -34,6 +35,8 @@ class NCA(PairLoss):
         >>> NCA()(embeddings, torch.tensor([0, 0, 1]))
         tensor(0.6931)
     """
+
+    search_space = space(temperature=TEMPERATURE)
 
     def __init__(self, *, temperature: float = 1.0) -> None:
         require_positive(temperature=temperature)

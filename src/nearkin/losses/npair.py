@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.pair import PairLoss, Pairs
+from nearkin.losses.search_space import Range, space
 from nearkin.losses.similarity import (
     Measured,
     Outside,
@@ -49,6 +50,8 @@ class NPair(PairLoss):
     """
 
     on_sphere = False
+
+    search_space = space(l2=Range(1e-4, 1.0, log=True))
 
     def __init__(self, *, l2: float = 0.02, pairs: str = "all") -> None:
         require_non_negative(l2=l2)

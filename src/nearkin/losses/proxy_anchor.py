@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.search_space import MARGIN, SCALE, space
 from nearkin.losses.similarity import Measured, Outside, exponentials_fit, log_one_plus_sum_exp_
 
 
@@ -38,6 +39,8 @@ class ProxyAnchor(ProxyLoss):
         >>> bool(loss(torch.eye(4), torch.tensor([0, 1, 2, 0])) > 0)
         True
     """
+
+    search_space = space(alpha=SCALE, margin=MARGIN)
 
     def __init__(
         self,

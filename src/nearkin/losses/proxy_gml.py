@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_count, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.search_space import MARGIN, Range, space
 from nearkin.losses.similarity import Measured, normalise, refuse_second_derivative
 from nearkin.losses.soft_triple import uniform_proxies
 from nearkin.losses.softmax import cross_entropy_
@@ -49,6 +50,8 @@ class ProxyGML(ProxyLoss):
         >>> bool(loss(torch.eye(4), torch.tensor([0, 1, 2, 0])) > 0)
         True
     """
+
+    search_space = space(ratio=Range(0.01, 0.5, log=True), regularization=MARGIN)
 
     def __init__(
         self,

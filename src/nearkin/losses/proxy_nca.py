@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_positive
 from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.search_space import SCALE, space
 from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
 
 
@@ -37,6 +38,8 @@ class ProxyNCA(ProxyLoss):
         >>> loss(torch.eye(4), torch.tensor([0, 1, 2, 0])).shape
         torch.Size([])
     """
+
+    search_space = space(scale=SCALE)
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_positive
 from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.search_space import TEMPERATURE, space
 from nearkin.losses.similarity import Measured
 from nearkin.losses.softmax import cross_entropy_
 
@@ -37,6 +38,8 @@ class ProxyNCAPlusPlus(ProxyLoss):
         >>> bool(loss(torch.eye(4), torch.tensor([0, 1, 2, 0])) > 0)
         True
     """
+
+    search_space = space(temperature=TEMPERATURE)
 
     def __init__(
         self,

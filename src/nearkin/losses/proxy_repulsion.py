@@ -11,6 +11,7 @@ from torch import Tensor
 from nearkin.losses.base import register, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.proxy_anchor import positive_term
+from nearkin.losses.search_space import MARGIN, SCALE, space
 from nearkin.losses.similarity import Measured, log_one_plus_sum_exp_, normalise, refuse_second_derivative
 
 _CHUNK = 1 << 24
@@ -47,6 +48,8 @@ class ProxyRepulsion(ProxyLoss):
         >>> bool(loss(torch.eye(4), torch.tensor([0, 1, 2, 0])) > 0)
         True
     """
+
+    search_space = space(alpha=SCALE, margin=MARGIN)
 
     def __init__(
         self,

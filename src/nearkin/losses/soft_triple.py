@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_count, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.search_space import MARGIN, SCALE, TEMPERATURE, space
 from nearkin.losses.similarity import Measured, Side, log_sum_exp_, normalise, through_similarities
 from nearkin.losses.softmax import cross_entropy_
 
@@ -45,6 +46,8 @@ class SoftTriple(ProxyLoss):
         >>> bool(loss(torch.eye(4), torch.tensor([0, 1, 2, 0])) > 0)
         True
     """
+
+    search_space = space(scale=SCALE, gamma=TEMPERATURE, margin=MARGIN, tau=MARGIN)
 
     def __init__(
         self,

@@ -7,15 +7,17 @@ promise is broken. Our own test suite runs the same checks over every registered
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nearkin.losses.base import Loss, build
+from nearkin.losses.base import Loss, build, get
 from nearkin.losses.description import describe
 from nearkin.losses.pair import MinedPairLoss, PairLoss
+from nearkin.losses.search_space import Range
 
 Make = Callable[[], Loss]
 
@@ -32,6 +34,7 @@ def check_loss(name: str, **hyperparameters: Any) -> None:
     for check in CHECKS:
         check(maker(name, **hyperparameters))
     check_description(name)
+    check_search_space(name)
 
 
 def maker(name: str, **hyperparameters: Any) -> Make:
@@ -313,6 +316,21 @@ def check_description(name: str) -> None:
         kept = getattr(loss, keyword)
         same = kept.eq(default).all() if isinstance(kept, Tensor) else kept == default
         assert same, f"{name}: {keyword} is not kept as an attribute"
+
+
+def check_search_space(name: str) -> None:
+    """The published value lies where a search looks, and every corner of the space is a loss that works."""
+    where, defaults = get(name).search_space, describe(name).defaults  # type: ignore[attr-defined]
+    for keyword, values in where.items():
+        assert keyword in defaults, f"{name}: the search space has {keyword}, which is not a keyword"
+        if isinstance(values, Range):
+            inside = values.low <= defaults[keyword] <= values.high
+        else:
+            inside = defaults[keyword] in values.values
+        assert inside, f"{name}: {keyword}={defaults[keyword]} lies outside of its own search space"
+    ends = [(values.points()[0], values.points()[-1]) for values in where.values()]
+    for corner in itertools.product(*ends):
+        check_value_is_a_finite_scalar(maker(name, **dict(zip(where, corner, strict=True))))
 
 
 def _complaint(loss: Loss, embeddings: Tensor, labels: Tensor) -> str | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.pair import MinedPairLoss, Pairs
+from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
 from nearkin.mining import Masks, Miner, Triplets
 from nearkin.mining.base import places_in_rows, places_of
@@ -43,6 +44,8 @@ class Triplet(MinedPairLoss):
         >>> Triplet(margin=0.1, mining="all")(embeddings, torch.tensor([0, 0, 1]))
         tensor(0.3800)
     """
+
+    search_space = space(margin=MARGIN)
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -29,6 +30,7 @@ from nearkin.data.transforms import Transform
 from nearkin.networks.base import EmbeddingNetwork
 from nearkin.networks.embedding import Progress, fitting_transform
 from nearkin.networks.splitting import device_of
+from nearkin.networks.weights import add_weights
 
 _FORMAT = 1
 _CHUNK = 64
@@ -65,6 +67,11 @@ class Activations:
 
     def __getitem__(self, index: int) -> Tensor:
         return self.batch([index])[0]
+
+    @property
+    def images(self) -> Images:
+        """What the activations were computed from."""
+        return self._images
 
     @property
     def has_flips(self) -> bool:
@@ -154,29 +161,27 @@ def cache_activations(
     """
     trunk, rest = network.split(stage)
     transform = transform or fitting_transform(network.preprocessing)
-    cache = _Cache(
-        Path(folder) / _key(trunk, stage, transform, flips, image_set.images),
-        shape=(len(image_set), 1 + flips, *_output_shape(trunk, network)),
-    )
-    missing = cache.missing_chunks()
-    done = len(image_set) - sum(len(chunk) for chunk in missing)
-    batches = loader(image_set, transform, batch_sampler=missing, workers=workers)
-    for chunk, batch in zip(missing, batches, strict=True):
-        images = batch.images.to(device_of(network))
-        views = [trunk(images), trunk(images.flip(-1))] if flips else [trunk(images)]
-        cache.write(chunk, torch.stack(views, dim=1))
-        done += len(chunk)
-        if progress is not None:
-            progress(done, len(image_set))
-    activations = Activations(cache.folder, image_set.images)
+    own_folder = Path(folder) / _key(trunk, stage, transform, flips, image_set.images)
+    own_folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(own_folder / "lock"):  # of two runs that start at once, one computes and the other waits
+        cache = _Cache(own_folder, shape=(len(image_set), 1 + flips, *_output_shape(trunk, network)))
+        missing = cache.missing_chunks()
+        done = len(image_set) - sum(len(chunk) for chunk in missing)
+        batches = loader(image_set, transform, batch_sampler=missing, workers=workers)
+        for chunk, batch in zip(missing, batches, strict=True):
+            images = batch.images.to(device_of(network))
+            views = [trunk(images), trunk(images.flip(-1))] if flips else [trunk(images)]
+            cache.write(chunk, torch.stack(views, dim=1))
+            done += len(chunk)
+            if progress is not None:
+                progress(done, len(image_set))
+    activations = Activations(own_folder, image_set.images)
     return ImageSet(activations, image_set.labels, image_set.class_names), rest
 
 
 def _key(trunk: nn.Module, stage: str, transform: Transform, flips: bool, images: Images) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {stage} {transform!r} {flips} {fingerprint(images)}".encode())
-    for name, value in sorted(trunk.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    add_weights(digest, trunk)
     return digest.hexdigest()[:32]
 
 
@@ -192,7 +197,7 @@ class _Cache:
     """The two files of a cache while it is being filled.
 
     Args:
-        folder: Where they are; made if need be.
+        folder: Where they are.
         shape: ``(N, V, …)``.
     """
 
@@ -200,7 +205,6 @@ class _Cache:
         self.folder = folder
         self._table = folder / "chunks.json"
         self._checksums: dict[str, int] = {}
-        folder.mkdir(parents=True, exist_ok=True)
         self._array = self._opened(folder / "activations.npy", shape)
 
     def _opened(self, path: Path, shape: tuple[int, ...]) -> NDArray[np.float16]:

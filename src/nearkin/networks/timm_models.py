@@ -27,11 +27,11 @@ def timm_backbone(name: str, *, size: int | None = None, **keywords: Any) -> Bac
         size: Side of the input; by default the one its weights were trained on.
         keywords: What timm's model takes, such as ``drop_path_rate``.
     """
-    timm = _timm()
+    timm = import_timm()
     if not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r}: {nearest_name(name, timm.list_models())}")
     module = timm.create_model(name, num_classes=0, global_pool="", **keywords)
-    preprocessing = _preprocessing(module, size)
+    preprocessing = timm_preprocessing(module, size)
     shape = _output_shape(module, preprocessing)
     if not (len(shape) == 4 and shape[1] == module.num_features) and len(shape) != 2:
         module = timm.create_model(name, num_classes=0, **keywords)
@@ -44,7 +44,8 @@ def timm_backbone(name: str, *, size: int | None = None, **keywords: Any) -> Bac
     return Backbone(module, shape[1], preprocessing, _classifier_keys(module), download)
 
 
-def _timm() -> Any:
+def import_timm() -> Any:
+    """The library timm, which is slow to import and needs help beside a CPU-only torch."""
     import nearkin.torchvision_import  # noqa: F401, PLC0415  (must come before timm)
 
     # isort: split
@@ -53,7 +54,8 @@ def _timm() -> Any:
     return timm
 
 
-def _preprocessing(module: nn.Module, size: int | None) -> Preprocessing:
+def timm_preprocessing(module: nn.Module, size: int | None = None) -> Preprocessing:
+    """The input that the published weights of a timm model expect, at its own ``size`` or another."""
     config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
     size = size or config["input_size"][-1]
     return Preprocessing(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.networks.base import Backbone
 
@@ -91,3 +92,10 @@ def load_imagenet(backbone: Backbone, network: str) -> None:
             "give their path: weights='…/file.safetensors' or '….pth'"
         ) from error
     load_state(backbone, state, f"the download for {network}")
+
+
+def add_weights(digest: hashlib._Hash, module: nn.Module) -> None:
+    """Let a hash depend on every weight and buffer of a module."""
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

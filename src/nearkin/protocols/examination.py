@@ -17,8 +17,9 @@ from nearkin.evaluation import (
     clustering_scores,
     diagnostics,
 )
-from nearkin.protocols.execution import Finished, open_data
+from nearkin.protocols.execution import Finished
 from nearkin.protocols.sealed import score_test
+from nearkin.protocols.training_data import open_data
 from nearkin.training import Observer, Run, RunError, load_network
 
 
@@ -55,8 +56,10 @@ def examine(run: Run, observer: Observer | None = None) -> Examination:
         raise RunError(
             f"{run.path} is not finished: run nearkin train with the same recipe and output to go on"
         )
+    if "folds" in result:
+        raise RunError(f"{run.path} has a network per fold: look into one of them, {run.path / 'fold-00'}")
     observer.stage("scoring the test classes")
-    opened = score_test(load_network(run), open_data(run.recipe), run.recipe, per_query=True)
+    opened = score_test(load_network(run), open_data(run.recipe), run.recipe)
     observer.stage("looking for what goes wrong")
     labels, seed = opened.queries.labels, run.recipe.seed
     clustering = clustering_scores(opened.query_embeddings, labels, seed=seed, keep_assignment=True)

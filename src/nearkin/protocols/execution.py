@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import nearkin
-from nearkin import data
-from nearkin.data import DataSet, ImageSet, split_classes
-from nearkin.protocols.sealed import Opened, SealedTest
-from nearkin.training import Observer, Recipe, Run, Trained, train
+import psutil
+import torch
 
-_DISCLOSED_LIBRARIES = (
-    "torch",
-    "torchvision",
-    "timm",
-    "accelerate",
-    "numpy",
-    "pillow",
-    "matplotlib",
-)
-
-_LISTED = 5
+from nearkin.data import ImageSet
+from nearkin.protocols.base import Learnt, registry
+from nearkin.protocols.disclosure import disclosure
+from nearkin.protocols.opened import Opened
+from nearkin.protocols.sealed import SealedTest, seal
+from nearkin.protocols.training_data import as_trained_on, open_data
+from nearkin.training import Observer, Run
 
 
 @dataclass(frozen=True)
@@ -41,85 +33,69 @@ class Finished:
     opened: Opened | None
 
 
-def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
-    """The recipe's data set, every image of which can be read.
-
-    Raises:
-        ValueError: that lists the images that cannot be read, unless the recipe skips them.
-    """
-    observer = observer or Observer()
-    observer.stage(f"opening {recipe.data.name}")
-    data_set = data.build(recipe.data.name, recipe.data.root, **recipe.data.keywords)
-    bad = data.bad_images(data_set)
-    if bad and not recipe.data.skip_bad:
-        listed = "; ".join(map(str, bad[:_LISTED])) + ("; …" if len(bad) > _LISTED else "")
-        raise ValueError(
-            f"{len(bad)} images cannot be read: {listed}. Mend them, or leave them out with --skip-bad "
-            "(nearkin datasets check lists all)"
-        )
-    return data.leave_out(data_set, bad)
-
-
-def training_splits(recipe: Recipe, data_set: DataSet) -> tuple[ImageSet, ImageSet | None]:
-    """The images to learn from, and those to select on if the protocol has a validation."""
-    if recipe.protocol.name == "standard":
-        return data_set.train, None
-    if data_set.validation is not None:
-        return data_set.train, data_set.validation
-    share = recipe.protocol.validation_share
-    images, validation = split_classes(data_set.train, share, recipe.seed)
-    if validation.num_classes < 2:
-        raise ValueError(
-            f"protocol.validation_share={share} of {data_set.train.num_classes} classes holds one class out, "
-            "and kin cannot be told from strangers there: raise it, or choose protocol.name=standard"
-        )
-    return images, validation
-
-
 def execute(run: Run, observer: Observer | None = None) -> Finished:
     """Train a run's recipe under its protocol, or go on where it stopped; a finished run is only read."""
     done = run.result()
     if done is not None:
         return Finished(run, done, opened=None)
     observer = observer or Observer()
-    data_set = open_data(run.recipe, observer)
-    images, validation = training_splits(run.recipe, data_set)
-    test = SealedTest(data_set)
-    trained = train(run, images, validation, observer)
+    training_data, test = seal(open_data(run.recipe, observer))
+    training_data = as_trained_on(run.recipe, training_data, observer)
+    protocol = registry.build(run.recipe.protocol.name)
+    if protocol.test_chooses_epoch:
+        training_data = replace(training_data, test_scorer=test.unsealed_scores(run.recipe))
+    learnt = protocol.train(run, training_data, observer)
     observer.stage("scoring the test classes")
-    opened = test.open(trained.network, run.recipe)
-    run.write_result(_result(run.recipe, data_set, (images, validation), trained, opened))
-    return Finished(run, run.result() or {}, opened)
+    opened = test.open([one.trained.network for one in learnt], run.recipe)
+    for one, scored in zip(learnt, opened, strict=True):
+        one.run.write_queries(scored.scores, scored.queries.labels)
+        one.run.write_cost(_cost(one))
+        one.run.write_result(_result(one, scored, test, training_data.notes))
+    shown = protocol.conclude(run, learnt, opened)
+    return Finished(run, run.result() or {}, shown)
 
 
-def _result(
-    recipe: Recipe,
-    data_set: DataSet,
-    splits: tuple[ImageSet, ImageSet | None],
-    trained: Trained,
-    opened: Opened,
-) -> dict[str, Any]:
-    """All that the run found out. Nothing here may differ between two runs of one recipe on one machine."""
-    images, validation = splits
-    selection = "last epoch" if validation is None else "best epoch on validation classes"
+def _result(learnt: Learnt, opened: Opened, test: SealedTest, notes: tuple[str, ...]) -> dict[str, Any]:
+    """All that a run found out. Nothing here may differ between two runs of one recipe on one machine."""
+    trained, validation = learnt.trained, learnt.validation
     return {
-        "recipe": recipe.to_dict(),
-        "selection": {"rule": selection, "epoch": trained.epoch},
+        "recipe": learnt.run.recipe.to_dict(),
+        "selection": {"rule": learnt.rule, "epoch": trained.epoch},
         "test": opened.scores.to_dict(),
-        "validation": trained.validation,
+        "validation": None if validation is None else trained.validation,
         "data": {
-            "train": _counts(images),
+            "train": _counts(learnt.images),
             "validation": None if validation is None else _counts(validation),
-            "test": _counts(data_set.test),
-            "notes": list(data_set.notes),
+            "test": {"images": test.num_images, "classes": test.num_classes},
+            "notes": list(notes),
         },
         "network": {
             "parameters": sum(p.numel() for p in trained.network.parameters()),
             "preprocessing": asdict(trained.network.preprocessing),
         },
-        "versions": {"nearkin": nearkin.__version__, "python": platform.python_version()}
-        | {library: importlib.metadata.version(library) for library in _DISCLOSED_LIBRARIES},
+        "disclosure": disclosure(learnt.run.recipe),
     }
+
+
+def _cost(learnt: Learnt) -> dict[str, float | int]:
+    """What the training took."""
+    seconds = [row["seconds"] for row in learnt.run.metrics() if "seconds" in row]
+    return {
+        "training_seconds": round(sum(seconds), 3),
+        "seconds_per_epoch": round(sum(seconds) / len(seconds), 3),
+        "peak_memory_bytes": _peak_memory(next(learnt.trained.network.parameters()).device),
+    }
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Most bytes in use so far: on the device where it counts them, or else of the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource  # noqa: PLC0415  (not on Windows)
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _counts(images: ImageSet) -> dict[str, int]:

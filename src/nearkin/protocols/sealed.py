@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from torch import Tensor
-
-from nearkin.data import DataSet, ImageSet, common_labels
-from nearkin.evaluation import RetrievalScores, retrieval_scores
+from nearkin.data import DataSet
 from nearkin.networks import EmbeddingNetwork
-from nearkin.training import Recipe
+from nearkin.protocols.opened import Opened, scored
+from nearkin.protocols.training_data import TrainingData, without_test
+from nearkin.training import Recipe, Scorer
 from nearkin.training.engine import embed_as
-
-
-@dataclass(frozen=True)
-class Opened:
-    """What the test split says about a network.
-
-    Attributes:
-        queries: The images that search.
-        query_embeddings: Of all of them ``(Q, D)``.
-        gallery: The images that are found; ``None`` where queries search each other.
-        gallery_embeddings: Of all of them ``(G, D)``.
-        scores: How often kin is found.
-    """
-
-    queries: ImageSet
-    query_embeddings: Tensor
-    gallery: ImageSet | None
-    gallery_embeddings: Tensor | None
-    scores: RetrievalScores
 
 
 class SealedTest:
     """The test split of a data set, for the end of a run.
 
-    Training and selection are given train and validation images only; whoever holds this object can open it
-    once.
+    It holds the only way to the test images. Training, selection and search are given
+    :class:`TrainingData`, from which they cannot be reached; whoever holds this object can open it once.
+
+    Attributes:
+        num_images: Of the test split.
+        num_classes: Of the test split.
     """
 
     def __init__(self, data_set: DataSet) -> None:
@@ -44,31 +28,35 @@ class SealedTest:
         self.num_images = len(data_set.test)
         self.num_classes = data_set.test.num_classes
 
-    def open(self, network: EmbeddingNetwork, recipe: Recipe) -> Opened:
-        """Score a network on the test classes; a second call is a ``RuntimeError``."""
+    def open(self, networks: Sequence[EmbeddingNetwork], recipe: Recipe) -> list[Opened]:
+        """Score networks on the test classes; a second call is a ``RuntimeError``."""
+        data_set = self._intact()
+        self._data_set = None
+        return [score_test(network, data_set, recipe) for network in networks]
+
+    def unsealed_scores(self, recipe: Recipe) -> Scorer:
+        """Break the seal: a function that tells the test scores of any network, any number of times.
+
+        For ``standard_best_on_test``, whose results say that the test classes chose the epoch, and for
+        nothing else.
+        """
+        data_set = self._intact()
+        return lambda network: score_test(network, data_set, recipe).scores.to_dict()
+
+    def _intact(self) -> DataSet:
         if self._data_set is None:
             raise RuntimeError("the test split of this run has been opened already")
-        data_set, self._data_set = self._data_set, None
-        return score_test(network, data_set, recipe)
+        return self._data_set
 
 
-def score_test(
-    network: EmbeddingNetwork, data_set: DataSet, recipe: Recipe, *, per_query: bool = False
-) -> Opened:
+def seal(data_set: DataSet) -> tuple[TrainingData, SealedTest]:
+    """A data set in two parts: what may be learnt from, and the test split, sealed."""
+    return without_test(data_set), SealedTest(data_set)
+
+
+def score_test(network: EmbeddingNetwork, data_set: DataSet, recipe: Recipe) -> Opened:
     """Embed the test classes and score them: queries against the gallery where the data set has one."""
-    recall_at = recipe.evaluation.recall_at
     if data_set.query is None or data_set.gallery is None:
-        embeddings = embed_as(recipe, network, data_set.test)
-        scores = retrieval_scores(embeddings, data_set.test.labels, recall_at=recall_at, per_query=per_query)
-        return Opened(data_set.test, embeddings, None, None, scores)
+        return scored(recipe, data_set.test, embed_as(recipe, network, data_set.test))
     queries, gallery = (embed_as(recipe, network, part) for part in (data_set.query, data_set.gallery))
-    labels, gallery_labels = common_labels(data_set.query, data_set.gallery)
-    scores = retrieval_scores(
-        queries,
-        labels,
-        gallery=gallery,
-        gallery_labels=gallery_labels,
-        recall_at=recall_at,
-        per_query=per_query,
-    )
-    return Opened(data_set.query, queries, data_set.gallery, gallery, scores)
+    return scored(recipe, data_set.query, queries, data_set.gallery, gallery)

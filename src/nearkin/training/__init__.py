@@ -1,6 +1,6 @@
 """One run: a recipe in, a trained network out, resumable at any moment."""
 
-from nearkin.training.engine import Trained, TrainingError, build_network, load_network, train
+from nearkin.training.engine import Scorer, Trained, TrainingError, build_network, load_network, train
 from nearkin.training.observer import Observer
 from nearkin.training.recipe import Recipe, RecipeError
 from nearkin.training.run import Run, RunError
@@ -11,6 +11,7 @@ __all__ = [
     "RecipeError",
     "Run",
     "RunError",
+    "Scorer",
     "Trained",
     "TrainingError",
     "build_network",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -15,14 +16,27 @@ from torch import Tensor
 from nearkin import losses, networks, sampling
 from nearkin.data import ImageSet, evaluation_transform, loader, training_transform
 from nearkin.evaluation import retrieval_scores
-from nearkin.networks import EmbeddingNetwork, embed, freeze_batch_norm
+from nearkin.losses.base import Loss
+from nearkin.networks import (
+    ActivationTransform,
+    EmbeddingNetwork,
+    embed,
+    freeze_batch_norm,
+    initialise_head_with_pca,
+    train_head_only,
+)
+from nearkin.training.guidance import guided_by_language
 from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
 from nearkin.training.recipe import Recipe
 from nearkin.training.run import Checkpoint, Run
+from nearkin.training.trunk import activation_transform, after_trunk, seen_by_trunk
 
 _MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 _LOOK_EVERY = 25  # batches between two looks at the loss: each makes the host wait for the device
+
+Scorer = Callable[[EmbeddingNetwork], dict[str, float | int]]
+"""Scores a network on classes that training is not given."""
 
 
 class TrainingError(RuntimeError):
@@ -58,7 +72,22 @@ def build_network(recipe: Recipe) -> EmbeddingNetwork:
     )
     if settings.freeze_batch_norm:
         freeze_batch_norm(network)
-    return network
+    # This memory order is up to twice as fast, on CPUs as on GPUs.
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def build_loss(recipe: Recipe, num_classes: int) -> Loss:
+    """The recipe's loss before training."""
+    loss = losses.build(
+        recipe.loss.name,
+        num_classes=num_classes,
+        embedding_dim=recipe.network.embedding_dim,
+        generator=torch.Generator().manual_seed(recipe.seed),
+        **recipe.loss.keywords,
+    )
+    if recipe.loss.memory is not None:
+        return losses.CrossBatchMemory(loss, **recipe.loss.memory.model_dump())
+    return loss
 
 
 def load_network(run: Run) -> EmbeddingNetwork:
@@ -68,19 +97,41 @@ def load_network(run: Run) -> EmbeddingNetwork:
     return network.eval()
 
 
-def embed_as(recipe: Recipe, network: EmbeddingNetwork, images: ImageSet) -> Tensor:
-    """Embeddings ``(N, D)`` of images, seen as the recipe says, on the CPU."""
+def embed_as(
+    recipe: Recipe,
+    network: EmbeddingNetwork,
+    images: ImageSet,
+    *,
+    what: Literal["embeddings", "features"] = "embeddings",
+) -> Tensor:
+    """Embeddings ``(N, D)`` or features ``(N, F)`` of images, seen as the recipe says, on the CPU.
+
+    Args:
+        recipe: Of the run.
+        network: The whole network.
+        images: Images, or what its trunk made of them.
+        what: Which of the two.
+    """
+    if recipe.network.cached_trunk is None:
+        transform = evaluation_transform(network.preprocessing, recipe.data.transform)
+    else:
+        images = seen_by_trunk(recipe, network, images)
+        network, transform = after_trunk(recipe, network), ActivationTransform()
     return embed(
         network,
         images,
-        transform=evaluation_transform(network.preprocessing, recipe.data.transform),
+        what=what,
+        transform=transform,
         batch_size=recipe.evaluation.batch_size,
         workers=recipe.data.workers,
     )
 
 
 def train(
-    run: Run, images: ImageSet, validation: ImageSet | None = None, observer: Observer | None = None
+    run: Run,
+    images: ImageSet,
+    validation: ImageSet | Scorer | None = None,
+    observer: Observer | None = None,
 ) -> Trained:
     """Train the run's recipe on ``images``, going on from its last checkpoint if there is one.
 
@@ -89,9 +140,9 @@ def train(
 
     Args:
         run: Where recipe, metrics and checkpoints live.
-        images: The classes to learn from.
-        validation: Classes to select the epoch on; scored after every epoch.
-        observer: Hears about every batch and epoch.
+        images: The classes to learn from; images, or what the recipe's trunk made of them.
+        validation: Classes to select the epoch on, or what scores a network on them; after every epoch.
+        observer: Hears about every batch and epoch; what it raises ends the training, which can go on later.
 
     Raises:
         TrainingError: if the loss is not finite.
@@ -104,21 +155,22 @@ def train(
 class _Training:
     """The state of a training, and how it moves."""
 
-    def __init__(self, run: Run, images: ImageSet, validation: ImageSet | None, observer: Observer) -> None:
+    def __init__(
+        self, run: Run, images: ImageSet, validation: ImageSet | Scorer | None, observer: Observer
+    ) -> None:
         recipe = run.recipe
         self.recipe, self.run, self.observer = recipe, run, observer
-        self.images, self.validation = images, validation
         torch.manual_seed(recipe.seed)
         AcceleratorState._reset_state()  # a process may train several recipes, of different precision
         self.accelerator = Accelerator(mixed_precision=_MIXED_PRECISION[recipe.training.precision])
-        network = build_network(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        loss = losses.build(
-            recipe.loss.name,
-            num_classes=images.num_classes,
-            embedding_dim=recipe.network.embedding_dim,
-            generator=torch.Generator().manual_seed(recipe.seed),
-            **recipe.loss.keywords,
-        )
+        network = build_network(recipe).to(self.accelerator.device)
+        self.whole_network = network
+        images = seen_by_trunk(recipe, network, images, flips=True)
+        self.images = images
+        if isinstance(validation, ImageSet):
+            validation = seen_by_trunk(recipe, network, validation)
+        self.validation = validation
+        loss = guided_by_language(recipe, build_loss(recipe, images.num_classes), images, observer)
         self.sampler = sampling.build(
             recipe.sampler.name,
             images.labels,
@@ -128,15 +180,18 @@ class _Training:
         )
         if len(self.sampler) == 0:
             raise ValueError(f"{len(images)} images do not fill one batch of {recipe.sampler.batch_size}")
+        trained_part = after_trunk(recipe, network)
         self.loader = loader(
             images,
-            training_transform(network.preprocessing, recipe.data.transform),
+            training_transform(network.preprocessing, recipe.data.transform)
+            if trained_part is network
+            else activation_transform(images),
             batch_sampler=self.sampler,
             seed=recipe.seed,
             workers=recipe.data.workers,
         )
-        optimizer = build_optimizer(recipe, network, loss)
-        self.network, self.loss, self.optimizer = self.accelerator.prepare(network, loss, optimizer)
+        optimizer = build_optimizer(recipe, trained_part, loss)
+        self.network, self.loss, self.optimizer = self.accelerator.prepare(trained_part, loss, optimizer)
         self.scheduler = build_scheduler(recipe, optimizer, len(self.sampler))
         self.epoch = 0
         self.batch = 0
@@ -148,6 +203,9 @@ class _Training:
     def run_to_the_end(self) -> Trained:
         checkpoint = self.run.last_checkpoint()
         if checkpoint is None:
+            if self.recipe.network.pca_head:
+                features = embed_as(self.recipe, self.whole_network, self.images, what="features")
+                initialise_head_with_pca(self.whole_network, features)
             self._score_epoch(seconds=0.0)
         else:
             self._restore(checkpoint)
@@ -156,7 +214,7 @@ class _Training:
             epochs=self.recipe.training.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
         )
         try:
-            while self.epoch < self.recipe.training.epochs:
+            while self.epoch < (self.recipe.training.stop_after or self.recipe.training.epochs):
                 self._train_epoch()
         finally:
             self.observer.end()
@@ -164,14 +222,18 @@ class _Training:
 
     def _train_epoch(self) -> None:
         if self.batch == 0 and self.sampler.needs_embeddings(self.epoch):
-            network = self.accelerator.unwrap_model(self.network)
-            self.sampler.refresh(embed_as(self.recipe, network, self.images))
+            self.sampler.refresh(embed_as(self.recipe, self.whole_network, self.images))
         self.sampler.resume(self.epoch, self.batch)
         self.loader.set_epoch(self.epoch)
         self.network.train()
+        if self.recipe.training.head_only:
+            train_head_only(
+                self.accelerator.unwrap_model(self.network), self.epoch < self.recipe.training.head_only
+            )
         started = saved = time.monotonic()
-        for images, labels, _ in self.loader:
-            value = self._step(images.to(self.accelerator.device), labels.to(self.accelerator.device))
+        for images, labels, indices in self.loader:
+            device = self.accelerator.device
+            value = self._step(images.to(device), labels.to(device), indices.to(device))
             self.batch += 1
             self.loss_sum += value
             self.observer.step(epoch=self.epoch, batch=self.batch, images=len(images), loss=value)
@@ -187,9 +249,10 @@ class _Training:
         self.loss_sum.zero_()
         self._save()
 
-    def _step(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _step(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        ids = {} if self.recipe.loss.memory is None else {"ids": indices}
         try:
-            value: Tensor = self.loss(self.network(images), labels)
+            value: Tensor = self.loss(self.network(images), labels, **ids)
         except ValueError as error:
             raise TrainingError(f"{self._moment()}: {error}. {_ADVICE}") from error
         self.accelerator.backward(value)
@@ -215,7 +278,7 @@ class _Training:
             row["seconds"] = round(seconds, 3)
         network: EmbeddingNetwork = self.accelerator.unwrap_model(self.network)
         if self.validation is not None:
-            row |= self._validation_scores(network)
+            row |= self._validation_scores()
         first = f"recall_at_{self.recipe.evaluation.recall_at[0]}"
         better = self.best is None or self.validation is None or row[first] > self.best[first]
         if self.epoch and better:
@@ -225,23 +288,24 @@ class _Training:
         self.run.write_metrics(self.rows)
         self.observer.epoch_end(row)
 
-    def _validation_scores(self, network: EmbeddingNetwork) -> dict[str, float | int]:
+    def _validation_scores(self) -> dict[str, float | int]:
         assert self.validation is not None
-        embeddings = embed_as(self.recipe, network, self.validation)
+        if not isinstance(self.validation, ImageSet):
+            return self.validation(self.whole_network)
+        embeddings = embed_as(self.recipe, self.whole_network, self.validation)
         recall_at = self.recipe.evaluation.recall_at
         return retrieval_scores(embeddings, self.validation.labels, recall_at=recall_at).to_dict()
 
     def _finish(self) -> Trained:
         assert self.best is not None
-        network: EmbeddingNetwork = self.accelerator.unwrap_model(self.network)
-        network.load_state_dict(self.best_weights)
-        self.run.write_network(self.best_weights)
+        self.accelerator.unwrap_model(self.network).load_state_dict(self.best_weights)
+        self.run.write_network(self.whole_network.state_dict())
         validation = None
         if self.validation is not None:
             validation = {
                 key: v for key, v in self.best.items() if key not in {"epoch", "lr", "loss", "seconds"}
             }
-        return Trained(network.eval(), self.best["epoch"], validation)
+        return Trained(self.whole_network.eval(), self.best["epoch"], validation)
 
     def _save(self) -> None:
         """Write a checkpoint: all that the rest of the run depends on."""

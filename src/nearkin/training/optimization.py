@@ -29,6 +29,8 @@ def build_optimizer(recipe: Recipe, network: EmbeddingNetwork, loss: Loss) -> Op
     head_lr = recipe.network.head_lr_factor * settings.lr
     groups = [*network.param_groups(settings.lr, head_lr), *loss.param_groups(loss_lr)]
     kind, keywords = _OPTIMIZERS[settings.name]
+    if settings.eps is not None:
+        keywords = keywords | {"eps": settings.eps}
     optimizer = kind(groups, lr=settings.lr, weight_decay=settings.weight_decay, **keywords)  # type: ignore[call-arg]
     refuse_forgotten_parameters(optimizer, network=network, loss=loss)
     return optimizer
@@ -50,6 +52,8 @@ def learning_rate_factor(schedule: ScheduleRecipe, epochs: int, epoch: float) ->
     0.5
     >>> learning_rate_factor(ScheduleRecipe(name="step", warmup=0, every=5, factor=0.1), 100, 10.0)
     0.010000000000000002
+    >>> learning_rate_factor(ScheduleRecipe(name="multi_step", warmup=0, milestones=(2, 4)), 6, 2.0)
+    0.1
     """
     if epoch < schedule.warmup:
         return epoch / schedule.warmup
@@ -58,6 +62,8 @@ def learning_rate_factor(schedule: ScheduleRecipe, epochs: int, epoch: float) ->
         return 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
     if schedule.name == "step":
         return float(schedule.factor ** (epoch // schedule.every))
+    if schedule.name == "multi_step":
+        return float(schedule.factor ** sum(epoch >= milestone for milestone in schedule.milestones))
     return 1.0
 
 

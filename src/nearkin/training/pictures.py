@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,25 @@ from nearkin.data import ImageSet
 from nearkin.evaluation import nearest_neighbours
 
 _RIGHT, _WRONG, _QUERY = "#2a9d4a", "#d1342f", "#333333"
-_INK, _SECOND_INK, _GRID = "#1f5fa8", "#d97706", "#d8d8d8"
+INK, SECOND_INK, GRID = "#1f5fa8", "#d97706", "#d8d8d8"
 
 Path = str | os.PathLike[str]
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, whole or not at all."""
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150, bbox_inches="tight", facecolor="white", format="png")
 
 
-def learning_curve(rows: Sequence[dict[str, Any]], path: Path, *, title: str, chosen_epoch: int) -> None:
+def learning_curve(
+    rows: Sequence[dict[str, Any]],
+    path: Path,
+    *,
+    title: str,
+    chosen_epoch: int,
+    scored_on: str = "validation classes",
+) -> None:
     """Draw the loss and the validation scores over the epochs.
 
     Args:
@@ -41,13 +50,14 @@ def learning_curve(rows: Sequence[dict[str, Any]], path: Path, *, title: str, ch
         path: Where the PNG goes.
         title: What the run is.
         chosen_epoch: Marked, where there is a validation.
+        scored_on: Which classes chose it.
     """
     recalls = [key for key in rows[-1] if key.startswith("recall_at_")]
     figure = Figure(figsize=(10, 3.8) if recalls else (5.5, 3.8), layout="constrained")
     figure.suptitle(title)
     axes = figure.subplots(1, 2 if recalls else 1, squeeze=False)[0]
     trained = [row for row in rows if "loss" in row]
-    axes[0].plot([r["epoch"] for r in trained], [r["loss"] for r in trained], color=_INK, marker="o", ms=3)
+    axes[0].plot([r["epoch"] for r in trained], [r["loss"] for r in trained], color=INK, marker="o", ms=3)
     _dress(axes[0], "training loss")
     if recalls:
         epochs = [row["epoch"] for row in rows]
@@ -55,25 +65,53 @@ def learning_curve(rows: Sequence[dict[str, Any]], path: Path, *, title: str, ch
             values = [100 * row[key] for row in rows]
             strength = 1 - 0.7 * number / len(recalls)
             label = f"Recall@{key.removeprefix('recall_at_')}"
-            axes[1].plot(epochs, values, color=_INK, alpha=strength, marker="o", ms=3, label=label)
-        axes[1].axvline(chosen_epoch, color=_SECOND_INK, linestyle="--", linewidth=1)
+            axes[1].plot(epochs, values, color=INK, alpha=strength, marker="o", ms=3, label=label)
+        axes[1].axvline(chosen_epoch, color=SECOND_INK, linestyle="--", linewidth=1)
         axes[1].annotate(
             f" chosen: {chosen_epoch}",
             (chosen_epoch, 0.02),
             xycoords=("data", "axes fraction"),
-            color=_SECOND_INK,
+            color=SECOND_INK,
             ha="right" if chosen_epoch > epochs[-1] / 2 else "left",
         )
         axes[1].legend(frameon=False, loc="lower center")
-        _dress(axes[1], "on validation classes, %")
-    _save(figure, path)
+        _dress(axes[1], f"on {scored_on}, %")
+    save(figure, path)
+
+
+def fold_curves(
+    folds: Sequence[Sequence[dict[str, Any]]], path: Path, *, title: str, chosen_epochs: Sequence[int]
+) -> None:
+    """Draw the loss and the first Recall@k of every fold over the epochs.
+
+    Args:
+        folds: The lines of each fold's ``metrics.jsonl``.
+        path: Where the PNG goes.
+        title: What the run is.
+        chosen_epochs: Of each fold, marked.
+    """
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    figure.suptitle(title)
+    losses, scores = figure.subplots(1, 2)
+    key = next(key for key in folds[0][-1] if key.startswith("recall_at_"))
+    for rows, chosen in zip(folds, chosen_epochs, strict=True):
+        trained = [row for row in rows if "loss" in row]
+        losses.plot([r["epoch"] for r in trained], [r["loss"] for r in trained], color=INK, alpha=0.5)
+        scores.plot([r["epoch"] for r in rows], [100 * r[key] for r in rows], color=INK, alpha=0.5)
+        best = next(row for row in rows if row["epoch"] == chosen)
+        scores.plot(chosen, 100 * best[key], color=SECOND_INK, marker="o", ms=5)
+    scores.plot([], [], color=SECOND_INK, marker="o", ms=5, linestyle="none", label="chosen")
+    scores.legend(frameon=False, loc="lower right")
+    _dress(losses, f"training loss of {len(folds)} folds")
+    _dress(scores, f"Recall@{key.removeprefix('recall_at_')} on each fold's validation classes, %")
+    save(figure, path)
 
 
 def _dress(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(color=_GRID, linewidth=0.6)
+    axes.grid(color=GRID, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -102,27 +140,68 @@ def retrieval_gallery(
         neighbours: How many columns.
         seed: Draws the queries.
     """
-    chosen = _one_per_class(images.labels, queries, seed)
+    rows = retrieved(
+        images,
+        embeddings,
+        gallery=gallery,
+        gallery_embeddings=gallery_embeddings,
+        queries=queries,
+        neighbours=neighbours,
+        seed=seed,
+    )
     searched = gallery if gallery is not None else images
-    neighbours = min(neighbours, len(searched) - 1)
-    if gallery_embeddings is None:
-        _, found = nearest_neighbours(embeddings, neighbours)
-        found = found[chosen.to(found.device)]
-    else:
-        query_embeddings = embeddings[chosen.to(embeddings.device)]
-        _, found = nearest_neighbours(query_embeddings, neighbours, gallery=gallery_embeddings)
-    figure = Figure(figsize=(1.0 * (neighbours + 1) + 0.3, 1.06 * len(chosen) + 0.5))
-    grid = figure.subplots(len(chosen), neighbours + 1, squeeze=False)
+    neighbours = len(rows[0].neighbours)
+    figure = Figure(figsize=(1.0 * (neighbours + 1) + 0.3, 1.06 * len(rows) + 0.5))
+    grid = figure.subplots(len(rows), neighbours + 1, squeeze=False)
     figure.subplots_adjust(wspace=0.12, hspace=0.12, left=0.01, right=0.99, bottom=0.01, top=0.95)
-    for row, query, neighbour_row in zip(grid, chosen.tolist(), found.tolist(), strict=True):
-        kin = images.class_names[int(images.labels[query])]
-        _show(row[0], images.images[query], _QUERY, width=1.0)
-        for axes, neighbour in zip(row[1:], neighbour_row, strict=True):
-            right = searched.class_names[int(searched.labels[neighbour])] == kin
+    for axes_row, row in zip(grid, rows, strict=True):
+        _show(axes_row[0], images.images[row.query], _QUERY, width=1.0)
+        for axes, neighbour, right in zip(axes_row[1:], row.neighbours, row.right, strict=True):
             _show(axes, searched.images[neighbour], _RIGHT if right else _WRONG, width=3.0)
     grid[0][0].set_title("query", fontsize=9)
     grid[0][1].set_title("nearest", fontsize=9)
-    _save(figure, path)
+    save(figure, path)
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """A query, its nearest neighbours (rows of the gallery), and which of them are of its class."""
+
+    query: int
+    neighbours: list[int]
+    right: list[bool]
+
+
+def retrieved(
+    images: ImageSet,
+    embeddings: Tensor,
+    *,
+    gallery: ImageSet | None = None,
+    gallery_embeddings: Tensor | None = None,
+    queries: int = 12,
+    neighbours: int = 8,
+    seed: int = 0,
+) -> list[Retrieved]:
+    """Random queries, each of another class, with what is found nearest to them.
+
+    Takes what :func:`retrieval_gallery` takes, which draws it.
+    """
+    chosen = _one_per_class(images.labels, queries, seed)
+    searched = gallery if gallery is not None else images
+    if gallery_embeddings is None:
+        _, found = nearest_neighbours(embeddings, min(neighbours, len(searched) - 1))
+        found = found[chosen.to(found.device)]
+    else:
+        query_embeddings = embeddings[chosen.to(embeddings.device)]
+        _, found = nearest_neighbours(
+            query_embeddings, min(neighbours, len(searched)), gallery=gallery_embeddings
+        )
+    rows = []
+    for query, row in zip(chosen.tolist(), found.tolist(), strict=True):
+        kin = images.class_names[int(images.labels[query])]
+        right = [searched.class_names[int(searched.labels[neighbour])] == kin for neighbour in row]
+        rows.append(Retrieved(query, row, right))
+    return rows
 
 
 def _one_per_class(labels: Tensor, count: int, seed: int) -> Tensor:
@@ -141,7 +220,7 @@ def _one_per_class(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def _show(axes: Axes, image: Tensor, colour: str, width: float) -> None:
-    axes.imshow(_pixels(image))
+    axes.imshow(pixels(image))
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -149,10 +228,10 @@ def _show(axes: Axes, image: Tensor, colour: str, width: float) -> None:
         spine.set_linewidth(width)
 
 
-def _pixels(image: Tensor) -> NDArray[np.uint8]:
+def pixels(image: Tensor) -> NDArray[np.uint8]:
     """``uint8`` ``(C, H, W)``, grey or RGB, to RGB ``(H, W, 3)``."""
-    pixels: NDArray[np.uint8] = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
-    return pixels
+    rgb: NDArray[np.uint8] = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
+    return rgb
 
 
 def embedding_map(
@@ -206,7 +285,7 @@ def _some_classes(labels: Tensor, classes: int, images_per_class: int, seed: int
 
 
 def _framed(image: Tensor, thumbnail: int, hue: float) -> Image.Image:
-    picture = Image.fromarray(_pixels(image))
+    picture = Image.fromarray(pixels(image))
     scale = thumbnail / max(picture.size)
     picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
     red, green, blue = (int(255 * channel) for channel in hsv_to_rgb((hue, 0.85, 0.8)))
@@ -244,8 +323,8 @@ def contact_sheet(
         for axes in axes_row:
             axes.set_axis_off()
         for axes, index in zip(axes_row, row, strict=False):
-            axes.imshow(_pixels(images.images[index]))
-    _save(figure, path)
+            axes.imshow(pixels(images.images[index]))
+    save(figure, path)
 
 
 def _shortened(name: str, length: int = 44) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import tomli_w
+import torch
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -32,6 +33,7 @@ from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
 from nearkin.registry import Registry, nearest_name
 from nearkin.sampling.base import registry as samplers
+from nearkin.training.terms import THESIS, merged, terms_of_paper, terms_of_thesis
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -134,6 +136,11 @@ class NetworkRecipe(Choice):
         weights: ``imagenet``, or a file.
         freeze_batch_norm: Hold statistics and affine parameters of every batch norm still.
         head_lr_factor: Learning rate of the head, in multiples of the backbone's.
+        pca_head: Let the head start as the principal components of the training images' features.
+        cached_trunk: A stage of the network, such as ``blocks.5``. Up to there nothing is trained, and what
+            it makes of every image (resized, cropped at the centre, and mirrored) is computed once and kept
+            on disk; only what comes after it runs in training.
+        trunk_cache: The folder for that; by default in the user's cache.
     """
 
     name: str = "convnet"
@@ -143,6 +150,9 @@ class NetworkRecipe(Choice):
     weights: str | None = None
     freeze_batch_norm: bool = False
     head_lr_factor: PositiveFloat = 1.0
+    pca_head: bool = False
+    cached_trunk: str | None = None
+    trunk_cache: str | None = None
 
     registry = networks
 
@@ -172,6 +182,44 @@ class SamplerRecipe(Choice):
     given_elsewhere = frozenset({"labels", "seed", "rank", "world_size"})
 
 
+class MemoryRecipe(Section):
+    """References from earlier batches, for a pair loss.
+
+    Attributes:
+        size: How many embeddings are remembered.
+        warmup_steps: Batches before they count.
+        weight: Of the loss against them.
+    """
+
+    size: PositiveInt
+    warmup_steps: NonNegativeInt = 0
+    weight: NonNegativeFloat = 1.0
+
+
+class LanguageRecipe(Section):
+    """What a language model knows about class names, beside any loss.
+
+    Attributes:
+        weight: Of the guidance.
+        shift: Added to similarities in language.
+        encoder: ``minilm``, a text model's name on the Hugging Face Hub, or its folder.
+        prompt: What the model reads about a class, whose name takes the place of ``{}``.
+        pseudo_labels: Name classes by what an ImageNet classifier sees in them, not by their own names.
+        names_per_class: How many such names a class gets.
+        classifier: The classifier, as ``timm:NAME``.
+        classifier_weights: ``imagenet``, or a file.
+    """
+
+    weight: NonNegativeFloat = 7.5
+    shift: NonNegativeFloat = 1.0
+    encoder: str = "minilm"
+    prompt: str = "a photo of a {}"
+    pseudo_labels: bool = False
+    names_per_class: PositiveInt = 5
+    classifier: str = "timm:resnet50"
+    classifier_weights: str = "imagenet"
+
+
 class LossRecipe(Choice):
     """The loss and its hyperparameters.
 
@@ -179,18 +227,26 @@ class LossRecipe(Choice):
         name: A registered loss.
         lr: Learning rate of its proxies or boundaries; by default ``lr_factor`` times the network's.
         lr_factor: Used where ``lr`` is not given.
+        memory: A cross-batch memory around it; none by default.
+        language: Language guidance beside it; none by default.
     """
 
     name: str = "proxy_anchor"
     lr: PositiveFloat | None = None
     lr_factor: PositiveFloat = 10.0
+    memory: MemoryRecipe | None = None
+    language: LanguageRecipe | None = None
 
     registry = loss_registry
     given_elsewhere = frozenset({"num_classes", "embedding_dim", "generator"})
 
     @model_validator(mode="after")
     def _check_values(self) -> LossRecipe:
-        losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
+        loss = losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
+        if self.memory is not None:
+            losses.CrossBatchMemory(loss, **self.memory.model_dump())
+        if self.language is not None:
+            losses.LanguageGuidance(loss, ["name"], torch.ones(1, 1), prompt=self.language.prompt)
         return self
 
 
@@ -201,29 +257,48 @@ class OptimizerRecipe(Section):
         name: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop``.
         lr: Learning rate of the network.
         weight_decay: Of the network and the loss's parameters.
+        eps: Added to what Adam, AdamW and RMSprop divide a gradient by; by default the optimiser's own.
         clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
     """
 
     name: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
     lr: PositiveFloat = 2e-3
     weight_decay: NonNegativeFloat = 1e-4
+    eps: PositiveFloat | None = None
     clip: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _check_eps(self) -> OptimizerRecipe:
+        if self.eps is not None and self.name == "sgd":
+            raise ValueError("eps: sgd divides by nothing and takes none")
+        return self
 
 
 class ScheduleRecipe(Section):
     """How the learning rate falls.
 
     Attributes:
-        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), or ``constant``.
+        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), ``multi_step`` (times
+            ``factor`` at every milestone), or ``constant``.
         warmup: Epochs of linear rise from 0, before anything else.
         every: Of ``step``, in epochs.
-        factor: Of ``step``.
+        milestones: Of ``multi_step``, in epochs.
+        factor: Of both.
     """
 
-    name: Literal["cosine", "step", "constant"] = "cosine"
+    name: Literal["cosine", "step", "multi_step", "constant"] = "cosine"
     warmup: NonNegativeFloat = 0.5
     every: PositiveInt = 10
+    milestones: tuple[PositiveInt, ...] = ()
     factor: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    @model_validator(mode="after")
+    def _check_milestones(self) -> ScheduleRecipe:
+        if (self.name == "multi_step") != bool(self.milestones):
+            raise ValueError("milestones go with the schedule multi_step, which needs them: [20, 40]")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError(f"milestones must rise, not {list(self.milestones)}")
+        return self
 
 
 class TrainingRecipe(Section):
@@ -231,13 +306,23 @@ class TrainingRecipe(Section):
 
     Attributes:
         epochs: Passes over the training images.
+        stop_after: Stop after this epoch, of the same schedule: where a validation found the best one.
+        head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
         precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
         checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
     """
 
     epochs: PositiveInt = 12
+    stop_after: PositiveInt | None = None
+    head_only: NonNegativeInt = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     checkpoint_minutes: PositiveFloat = 5.0
+
+    @model_validator(mode="after")
+    def _check_last_epoch(self) -> TrainingRecipe:
+        if self.stop_after is not None and self.stop_after > self.epochs:
+            raise ValueError(f"stop_after={self.stop_after} lies after the last of {self.epochs} epochs")
+        return self
 
 
 class EvaluationRecipe(Section):
@@ -253,26 +338,51 @@ class EvaluationRecipe(Section):
 
 
 class ProtocolRecipe(Section):
-    """How the run is selected.
+    """How the run is selected and tested.
 
     Attributes:
         name: ``fixed_validation``: the epoch with the best validation score, over classes that are held out
-            of training (the data set's own validation split, or a random share of the training classes).
-            ``standard``: no validation, the last epoch.
-        validation_share: Of the training classes, where the data set has no validation split.
+            of training. ``cross_validation``: a network per fold of the training classes, each selected on
+            its fold. ``standard``: all classes train, and the last epoch counts. ``standard_best_on_test``:
+            the same, and the test classes choose the epoch, which makes their score too good.
+        validation_share: Of ``fixed_validation``: hold out this share of the training classes. By default the
+            data set's own validation split, or a tenth.
+        folds: Of ``cross_validation``; 10 by default.
+        fold: Of ``cross_validation``: train and test this one only, counted from 0.
     """
 
-    name: Literal["fixed_validation", "standard"] = "fixed_validation"
-    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    name: Literal["fixed_validation", "cross_validation", "standard", "standard_best_on_test"] = (
+        "fixed_validation"
+    )
+    validation_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    folds: Annotated[int, Field(ge=2)] | None = None
+    fold: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> ProtocolRecipe:
+        belongs_to = {
+            "validation_share": "fixed_validation",
+            "folds": "cross_validation",
+            "fold": "cross_validation",
+        }
+        for key, protocol in belongs_to.items():
+            if getattr(self, key) is not None and self.name != protocol:
+                raise ValueError(f"{key} belongs to {protocol}, and the protocol is {self.name}")
+        return self
 
 
 class Recipe(Section):
     """Everything about a run.
 
     Attributes:
+        terms: Which values stand where the recipe says nothing. ``equal``: the defaults below, the same for
+            every loss but for its own hyperparameters. ``thesis``: the thesis's, for its experiments.
+            ``published``: those of the loss's own paper and code, batch norm, pooling, crop and all; such
+            runs do not compare losses.
         seed: Of everything random: weights, batches, transforms, mining, the validation split.
     """
 
+    terms: Literal["equal", "thesis", "published"] = "equal"
     seed: NonNegativeInt = 0
     data: DataRecipe = DataRecipe()
     network: NetworkRecipe = NetworkRecipe()
@@ -286,9 +396,25 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_sampler(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
+    def _fill_in(cls, values: Any) -> Any:
+        return cls._choose_sampler(cls._lay_over_terms(values)) if isinstance(values, Mapping) else values
+
+    @classmethod
+    def _lay_over_terms(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the terms say, and over it what the recipe says."""
+        kind = values.get("terms", "equal")
+        if kind not in {THESIS, "published"}:
             return values
+        loss, data, network = (
+            _name_of(values.get(key, {}), model)
+            for key, model in (("loss", LossRecipe), ("data", DataRecipe), ("network", NetworkRecipe))
+        )
+        return merged(
+            terms_of_paper(loss) if kind == "published" else terms_of_thesis(loss, data, network), values
+        )
+
+    @classmethod
+    def _choose_sampler(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         sampler = values.get("sampler", {})
         loss = values.get("loss", {})
         if not isinstance(sampler, Mapping) or not isinstance(loss, Mapping) or "name" in sampler:
@@ -310,21 +436,32 @@ class Recipe(Section):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise RecipeError(f"{source}: {_first_mistake(error, cls)}") from None
+            raise RecipeError(f"{source}: {first_mistake(error, cls)}") from None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Recipe:
         """Read a TOML file and apply ``key=value`` overrides."""
-        path = Path(path)
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise RecipeError(f"there is no recipe {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"cannot read the recipe {path}: {error}") from None
-        except tomllib.TOMLDecodeError as error:
-            raise RecipeError(f"{path} is not TOML: {error}") from None
-        return cls.parse(override(values, overrides), source=str(path))
+        return cls.parse(override(read_toml(path, kind="recipe"), overrides), source=str(path))
+
+    def changed(self, changes: Mapping[str, Any]) -> Recipe:
+        """This recipe with other values under dotted keys; ``None`` takes a value away.
+
+        >>> Recipe().changed({"optimizer.lr": 0.1}).optimizer.lr
+        0.1
+        """
+        values = self.to_dict()
+        for key, value in changes.items():
+            *path, last = key.split(".")
+            table = values
+            for part in path:
+                table = table.setdefault(part, {})
+                if not isinstance(table, dict):
+                    raise RecipeError(f"unknown key {key}: {part} is a value, not a table")
+            if value is None:
+                table.pop(last, None)
+            else:
+                table[last] = value
+        return Recipe.parse(values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, complete, without those that are not set."""
@@ -333,6 +470,24 @@ class Recipe(Section):
     def to_toml(self) -> str:
         """The whole recipe as TOML, defaults written out."""
         return tomli_w.dumps(self.to_dict())
+
+
+def read_toml(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
+    """The plain values of a TOML file; ``kind`` is what an error calls it."""
+    path = Path(path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"there is no {kind} {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot read the {kind} {path}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from None
+
+
+def _name_of(table: Any, section: type[Choice]) -> str:
+    default: str = section.model_fields["name"].default
+    return table.get("name", default) if isinstance(table, Mapping) else default
 
 
 def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -363,8 +518,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first mistake of a recipe in one line: where it is, what is wrong, and what was meant."""
+def first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first mistake of a recipe or plan in one line: where it is, what is wrong, what was meant."""
     mistake = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in mistake["loc"])
     if mistake["type"] == "extra_forbidden":
@@ -378,8 +533,9 @@ def _first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
 
 def _keys_beside(place: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for part in place[:-1]:
-        inner = model.model_fields[str(part)].annotation
-        assert inspect.isclass(inner)
-        assert issubclass(inner, BaseModel)
-        model = inner
+        if isinstance(part, int):  # an entry of a list of tables
+            continue
+        annotation = model.model_fields[part].annotation
+        possible = [annotation, *typing.get_args(annotation)]  # a table that may be left out is a union
+        model = next(kind for kind in possible if inspect.isclass(kind) and issubclass(kind, BaseModel))
     return list(model.model_fields)

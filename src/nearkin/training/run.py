@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nearkin.atomic import atomic_path, write_json, write_text
+from nearkin.evaluation import PerQuery, RetrievalScores
 from nearkin.training.recipe import Recipe, RecipeError
 
 _KEPT_CHECKPOINTS = 2
@@ -42,7 +43,9 @@ class Run:
     """A run's directory.
 
     ``recipe.toml`` says what the run is, ``metrics.jsonl`` has a line per epoch, ``checkpoint/`` its last two
-    moments and, in the end, the chosen network; ``result.json`` is there when the run is finished.
+    moments and, in the end, the chosen network. ``test_queries.safetensors`` has the test score of every
+    query, for comparisons between runs, and ``cost.json`` what the run took; ``result.json`` is there when it
+    is finished.
 
     Use :meth:`open` to begin or continue a run, and :meth:`existing` to read one.
     """
@@ -60,7 +63,7 @@ class Run:
             if run._recipe_file.exists():
                 run._check_same_recipe()
                 return run
-            if path.is_dir() and any(path.iterdir()):
+            if path.is_dir() and not all(_is_left_by_a_killed_beginning(entry) for entry in path.iterdir()):
                 raise RunError(f"{path} holds other files and no run: choose another output directory")
             (path / "checkpoint").mkdir(parents=True, exist_ok=True)
             write_text(run._recipe_file, recipe.to_toml())
@@ -118,6 +121,46 @@ class Run:
         """Finish the run."""
         write_json(self.result_file, result)
 
+    def write_queries(self, scores: RetrievalScores, labels: Tensor) -> None:
+        """Keep the test scores with the values of every query, made with ``per_query=True``."""
+        assert scores.per_query is not None
+        means = {name: value for name, value in vars(scores).items() if name != "per_query"}
+        _write_tensors(self._queries_file, vars(scores.per_query) | {"labels": labels}, means)
+
+    def queries(self) -> tuple[RetrievalScores, Tensor] | None:
+        """The test scores with the values of every query, and the labels of the test images.
+
+        ``None`` if the run has not kept them.
+        """
+        if not self._queries_file.exists():
+            return None
+        try:
+            tensors, means = vars(_read_tensors(self._queries_file)).values()
+        except _DamagedError as damage:
+            raise RunError(f"{self._queries_file} is damaged ({damage})") from None
+        means["recall_at"] = {int(k): value for k, value in means["recall_at"].items()}
+        labels = tensors.pop("labels")
+        return RetrievalScores(**means, per_query=PerQuery(**tensors)), labels
+
+    def write_cost(self, cost: dict[str, float | int]) -> None:
+        """Keep what the run took: the one thing about it that differs from time to time."""
+        write_json(self._cost_file, cost)
+
+    def cost(self) -> dict[str, float | int] | None:
+        """Seconds and bytes that the run took, if it is finished."""
+        if not self._cost_file.exists():
+            return None
+        cost: dict[str, float | int] = json.loads(self._cost_file.read_text(encoding="utf-8"))
+        return cost
+
+    @property
+    def _queries_file(self) -> Path:
+        return self.path / "test_queries.safetensors"
+
+    @property
+    def _cost_file(self) -> Path:
+        return self.path / "cost.json"
+
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; a last line cut short by a crash is left out."""
         if not self.metrics_file.exists():
@@ -160,6 +203,13 @@ class Run:
             except _DamagedError as damage:  # noqa: PERF203
                 warnings.warn(f"{file} is damaged ({damage}): going on from the one before", stacklevel=2)
         return None
+
+
+def _is_left_by_a_killed_beginning(entry: Path) -> bool:
+    """Whether a process that was killed before its ``recipe.toml`` was there may have left this."""
+    if entry.name == "checkpoint" and entry.is_dir():
+        return not any(entry.iterdir())
+    return entry.name.startswith(".recipe.toml.")
 
 
 def first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:

@@ -1,0 +1,335 @@
+"""What mkdocs builds beside the pages that people write: a page per loss with its pictures, tables, results.
+
+Everything comes from where it already is: equations and advice from docstrings, costs from
+``benchmarks/results``, published scores from the thesis's table, pictures from ``nearkin.explain``.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from equations import equation_html, replace_blocks
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from nearkin import losses
+from nearkin.explain import (
+    PRINTED,
+    LossChoice,
+    Measurement,
+    animate,
+    draw_forces,
+    draw_similarities,
+    draw_weights,
+    every_loss,
+    layouts,
+    measure_choice,
+    structured_batch,
+)
+from nearkin.explain.similarities import CHANGES, differences, in_words, mark
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "src" / "nearkin" / "benchmark" / "published" / "thesis_recall.csv"
+COSTS = {
+    180: ROOT / "benchmarks/results/losses_b180.json",
+    1024: ROOT / "benchmarks/results/losses_b1024.json",
+}
+PICTURES = os.environ.get("NEARKIN_DOCS_PICTURES", "1") != "0"
+"""Drawing takes most of the time of a build; 0 leaves the pictures out, to look at text quickly."""
+
+_SHOWN_LAYOUTS = {"triplet": "a negative about as near as the positive", "hard": "a negative in between"}
+_WITHOUT_WEIGHTS = {"direction_proxy_nca"}
+"""Losses without a weight picture: their weights are no function of samples and proxies alone."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the losses and the results into the navigation."""
+    of_losses: list[Any] = ["losses/index.md", *(f"losses/{name}.md" for name in losses.names())]
+    results = sorted(path.name for path in (Path(config.docs_dir) / "results").glob("*.md"))
+    for entry in config.nav or []:
+        if "Losses" in entry:
+            entry["Losses"] = of_losses
+    if results and config.nav:
+        config.nav.insert(-1, {"Results": [f"results/{name}" for name in results]})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages and pictures that are made here."""
+    add = _adder(files, config)
+    add("losses/index.md", _index())
+    for choice in every_loss():
+        add(f"losses/{choice.name}.md", _page(choice))
+        if PICTURES:
+            _add_pictures(add, choice)
+    if PICTURES:
+        add(
+            "losses/moving.html",
+            _drawn("html", lambda path: animate(every_loss(), layouts.find("clusters"), path)),
+        )
+        add("pictures/similarities.svg", _drawn("svg", lambda path: draw_similarities(_table_1(), path)))
+        add(
+            "pictures/forces.svg",
+            _drawn("svg", lambda path: draw_forces(every_loss(), layouts.find("triplet"), path)),
+        )
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in tables and equations."""
+    for marker, table in _TABLES.items():
+        if marker in markdown:
+            markdown = markdown.replace(marker, table())
+    if not PICTURES:
+        markdown = "\n".join(
+            line for line in markdown.splitlines() if not line.startswith("![") or "gallery" in line
+        )
+        markdown = markdown.replace("](moving.html)", "](index.md)").replace(
+            "](losses/moving.html)", "](losses/index.md)"
+        )
+    return replace_blocks(markdown)
+
+
+def _adder(files: Files, config: MkDocsConfig) -> Callable[[str, str | bytes], None]:
+    def add(path: str, content: str | bytes) -> None:
+        files.append(File.generated(config, path, content=content))
+
+    return add
+
+
+def _drawn(extension: str, draw: Callable[[Path], object]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"picture.{extension}"
+        draw(path)
+        return path.read_bytes()
+
+
+def _add_pictures(add: Callable[[str, str | bytes], None], choice: LossChoice) -> None:
+    for layout in _SHOWN_LAYOUTS:
+        points = layouts.find(layout)
+        picture = _drawn("svg", lambda path, points=points: draw_forces([choice], points, path))
+        add(f"losses/{choice.name}-{layout}.svg", picture)
+    if choice.name not in _WITHOUT_WEIGHTS:
+        batch = structured_batch()
+        add(
+            f"losses/{choice.name}-weights.svg",
+            _drawn("svg", lambda path: draw_weights([choice], batch, path)),
+        )
+
+
+def _page(choice: LossChoice) -> str:
+    """A loss: equation, advice, pictures, cost, published scores, hyperparameters, source."""
+    about = losses.describe(choice.name)
+    equation, *notes = about.equation.split("\n\n")
+    parts = [f"# {about.name}", about.summary, equation_html(equation), *notes]
+    parts += ["## When to use it", about.when_to_use]
+    parts += ["## What it does to points", _forces(choice)]
+    parts += ["## What it does to pairs", _weights(choice)]
+    parts += ["## Cost", _cost(about.name)]
+    parts += ["## Published scores", _published(about.name)]
+    parts += ["## Hyperparameters", _hyperparameters(about)]
+    parts += [
+        "## In code",
+        _code(about),
+        f"Class: `nearkin.losses.{about.class_name}`",
+        f"## Source\n\n{about.source}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _forces(choice: LossChoice) -> str:
+    pictures = "\n".join(
+        f"![Forces of {choice.name} with {words}]({choice.name}-{layout}.svg){{ width=49% }}"
+        for layout, words in _SHOWN_LAYOUTS.items()
+    )
+    left, right = _SHOWN_LAYOUTS.values()
+    return (
+        f"{pictures}\n\nOne step of gradient descent on the unit circle: {left} (left) and {right} (right). "
+        "The longest arrow of a picture is equally long in all; the number says how long it really is. "
+        "[All losses in motion](moving.html). "
+        f"Yours: `nearkin explain forces {choice.name} --layout points.csv`."
+    )
+
+
+def _weights(choice: LossChoice) -> str:
+    if choice.name in _WITHOUT_WEIGHTS:
+        return (
+            "Its weights also depend on similarities between proxies: there is no one matrix ∂L/∂S to show."
+        )
+    return (
+        f"![Pair weights of {choice.name}]({choice.name}-weights.svg){{ width=75% }}\n\n"
+        f"Yours: `nearkin explain weights {choice.name} --run runs/birds`."
+    )
+
+
+def _costs() -> dict[int, dict[str, dict[str, float]]]:
+    return {
+        size: json.loads(path.read_text(encoding="utf-8"))["losses"]
+        for size, path in COSTS.items()
+        if path.exists()
+    }
+
+
+def _benchmarked_as(name: str) -> str:
+    """The benchmark's ``npair`` is one pair per class; our default is its ``npair_all``."""
+    return "npair_all" if name == "npair" else name
+
+
+def _cost(name: str) -> str:
+    rows = []
+    for size, table in _costs().items():
+        found = table.get(_benchmarked_as(name))
+        if found:
+            theirs = found.get("theirs")
+            ratio = f"{theirs / found['ours']:.1f} ×" if theirs else "–"
+            rows.append(
+                f"| {size:,} | {found['ours']:.2f} | {found['ours'] / found['floor']:.1f} × | {ratio} |"
+            )
+    if not rows:
+        return "Not measured yet."
+    head = "| batch | ms per step | of the bare similarity product | faster than PML |\n|---:|---:|---:|---:|"
+    return (
+        f"{head}\n"
+        + "\n".join(rows)
+        + "\n\nForward and backward, mining included, on two cores without a GPU; "
+        "`benchmarks/results` has every row and says where the two sides do not compute quite the same."
+    )
+
+
+def _recalls() -> list[dict[str, str]]:
+    beside = ROOT.parent / "shared" / "reference" / "thesis_recall.csv"
+    for path in (PUBLISHED, beside):
+        if path.exists():
+            with path.open(encoding="utf-8", newline="") as file:
+                return list(csv.DictReader(file))
+    return []
+
+
+def _published(name: str) -> str:
+    rows = [row for row in _recalls() if row["loss"] == name and row["k"] == "1"]
+    if not rows:
+        return "The thesis has none for this loss."
+    sizes = sorted({int(row["embedding_dim"]) for row in rows})
+    cells: dict[tuple[str, str], dict[int, str]] = {}
+    for row in rows:
+        cells.setdefault((row["dataset"], row["network"]), {})[int(row["embedding_dim"])] = row[
+            "recall_percent"
+        ]
+    head = "| data set | network | " + " | ".join(f"{size}-d" for size in sizes) + " |"
+    line = "|---|---|" + "---:|" * len(sizes)
+    body = [
+        f"| {dataset} | {network} | " + " | ".join(found.get(size, "–") for size in sizes) + " |"
+        for (dataset, network), found in cells.items()
+    ]
+    return (
+        "\n".join([head, line, *body])
+        + "\n\nRecall@1 in percent, by embedding size, as the thesis printed it."
+    )
+
+
+def _hyperparameters(about: losses.Description) -> str:
+    rows = [
+        f"| `{keyword}` | `{default!r}` | {about.arguments.get(keyword, '').replace('|', chr(92) + '|')} |"
+        for keyword, default in about.defaults.items()
+    ]
+    return "\n".join(["| keyword | default | meaning |", "|---|---|---|", *rows])
+
+
+def _code(about: losses.Description) -> str:
+    sizes = ", num_classes=8, embedding_dim=128" if about.needs_classes else ""
+    return f"""```python
+import torch
+from nearkin import losses
+
+embeddings = torch.randn(32, 128, requires_grad=True)
+labels = torch.arange(32) % 8
+loss = losses.build("{about.name}"{sizes})
+loss(embeddings, labels).backward()
+```"""
+
+
+def _index() -> str:
+    rows = [
+        f"| [{name}]({name}.md) | {html.escape(losses.describe(name).summary, quote=False)} |"
+        for name in losses.names()
+    ]
+    return "\n".join(
+        [
+            "# Losses",
+            "",
+            "Each page is made from the loss's docstring, its measured cost and the scores of the thesis.",
+            "[See all of them move](moving.html), or [choose one](../choose.md).",
+            "",
+            "| loss | what it does |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _choice_table() -> str:
+    """Every loss in a row: proxies, cost, published quality."""
+    recall = {
+        (row["loss"], row["dataset"], row["network"]): row["recall_percent"]
+        for row in _recalls()
+        if row["k"] == "1" and row["embedding_dim"] == "512"
+    }
+    costs = _costs()
+    rows = []
+    for choice in every_loss():
+        name = choice.name
+        times = [costs.get(size, {}).get(_benchmarked_as(name), {}).get("ours") for size in COSTS]
+        shown = [f"{time:.1f}" if time else "–" for time in times]
+        scores = [recall.get((name, *where), "–") for where in _COMPARED]
+        proxies = "yes" if losses.describe(name).needs_classes else "no"
+        rows.append(f"| [{name}](losses/{name}.md) | {proxies} | {' | '.join(shown + scores)} |")
+    columns = ["loss", "proxies", *(f"ms, B {size:,}" for size in COSTS), *(f"{d} {n}" for d, n in _COMPARED)]
+    rule = "|---|---|" + "---:|" * (len(columns) - 2)
+    return "\n".join(["| " + " | ".join(columns) + " |", rule, *rows])
+
+
+_COMPARED = (("cub200", "resnet50"), ("cars196", "resnet50"), ("sop", "bninception"))
+
+
+@cache
+def _table_1() -> tuple[Measurement, ...]:
+    return tuple(measure_choice(LossChoice(name)) for name in PRINTED)
+
+
+def _similarity_table() -> str:
+    """Table 1, printed and measured."""
+    lines = ["| loss | | " + " | ".join(CHANGES) + " |", "|---|---|" + "---|" * len(CHANGES)]
+    found = []
+    for measured in _table_1():
+        name = measured.choice.name
+        printed = PRINTED[name]
+        words = " | ".join("" if change == "own" else mark(printed[change]) for change in CHANGES)
+        lines.append(f"| [{name}](losses/{name}.md) | printed | {words} |")
+        kinds = [("measured", measured.alone)]
+        if measured.mined:
+            kinds.append(("measured, with its mining", measured.mined))
+        lines += [
+            f"| | {what} | {' | '.join(in_words(one[change]) for change in CHANGES)} |" for what, one in kinds
+        ]
+        found += differences(measured)
+    return (
+        "\n".join(lines)
+        + "\n\nWhere measurement and print differ:\n\n"
+        + "\n".join(f"- {one}" for one in found)
+    )
+
+
+_TABLES: dict[str, Callable[[], str]] = {
+    "<!-- table: choice -->": _choice_table,
+    "<!-- table: similarities -->": _similarity_table,
+}

@@ -1,0 +1,209 @@
+"""A plan on a Ray cluster: every run is a task with its share of cores and graphics processors.
+
+A task trains in a scratch directory of its node and sends every file that changes, checkpoints among them,
+back to the benchmark, which keeps them in the run's directory. When a worker or its node is lost, the run is
+handed out again with the files that had come back, and goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from nearkin.atomic import atomic_path
+from nearkin.benchmark.snapshots import Snapshot
+from nearkin.benchmark.worker import ERROR, failure_of, lock_of, start_worker, stop_worker
+from nearkin.benchmark.workforce import Event
+from nearkin.training import Recipe, Run
+
+Files = dict[str, bytes | None]
+_LOOK_EVERY = 0.5  # seconds between two looks at a run's files on its node
+
+
+@dataclass
+class _Task:
+    run: Run
+    lock: FileLock
+    updates: Any
+    begun: bool = False
+    losses: int = 0
+
+
+class RayTasks:
+    """One Ray task per run.
+
+    Args:
+        address: Of the cluster; ``auto`` finds the one of this machine, ``local`` starts one that lives as
+            long as the benchmark.
+        jobs: Runs handed over at a time; by default twice as many as the cluster has room for, so that a
+            cluster that can grow does.
+        cpus: Cores of a run.
+        gpus: Graphics processors of a run.
+        retries: How often a run is handed out again after its worker was lost.
+    """
+
+    def __init__(
+        self, address: str, jobs: int | None = None, *, cpus: float = 1, gpus: float = 0, retries: int = 3
+    ) -> None:
+        try:
+            ray = import_module("ray")
+        except ImportError:
+            raise ValueError("--ray needs the package ray: pip install 'nearkin[ray]'") from None
+        self._ray: Any = ray
+        self._cpus, self._gpus, self._retries, self._most = cpus, gpus, retries, jobs
+        self._tasks: dict[Path, _Task] = {}
+        self._owns_cluster = not ray.is_initialized()
+        if self._owns_cluster:
+            where = {} if address == "local" else {"address": address}
+            ray.init(**where, log_to_driver=False, logging_level="warning")
+        self._remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
+
+    @property
+    def jobs(self) -> int:
+        """How many runs the cluster has room for."""
+        resources = self._ray.cluster_resources()
+        room = resources.get("CPU", 0) // self._cpus
+        if self._gpus:
+            room = min(room, resources.get("GPU", 0) // self._gpus)
+        return max(1, int(room))
+
+    def has_room(self) -> bool:
+        """Whether another run may be handed over."""
+        return len(self._tasks) < (self._most or 2 * self.jobs)
+
+    def start(self, run: Run) -> bool:
+        """Hand a run over, unless another process holds its lock."""
+        lock = lock_of(run.path)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        self._tasks[run.path] = _Task(run, lock, self._submit(run))
+        return True
+
+    def _submit(self, run: Run) -> Any:
+        return self._remote.options(name=run.path.name).remote(
+            run.path.name, run.recipe.to_dict(), _all_files(run.path), self._cpus, str(Path.cwd())
+        )
+
+    def events(self) -> list[Event]:
+        """Keep the files that came back and tell which runs began, ended or lost their worker."""
+        waiting = {id(task.updates): task for task in self._tasks.values()}
+        if not waiting:
+            return []
+        ready, _ = self._ray.wait(
+            [task.updates for task in waiting.values()],
+            num_returns=len(waiting),
+            timeout=0,
+            fetch_local=False,
+        )
+        return [event for updates in ready if (event := self._next_event(waiting[id(updates)])) is not None]
+
+    def _next_event(self, task: _Task) -> Event | None:
+        """Take a task's next update, or find out that there will be none."""
+        try:
+            files: Files = self._ray.get(next(task.updates))
+        except StopIteration:
+            return self._ended(task)
+        except self._ray.exceptions.RayTaskError as error:
+            return self._release(task, "failed", " ".join(str(error.cause).split()))
+        except self._ray.exceptions.RayError as error:
+            return self._lost(task, type(error).__name__)
+        _write_files(task.run.path, files)
+        if task.begun:
+            return None
+        task.begun = True
+        return Event(task.run.path, "begun")
+
+    def _ended(self, task: _Task) -> Event:
+        if task.run.result() is not None:
+            return self._release(task, "finished")
+        error = task.run.path / ERROR
+        return self._release(task, "failed", error.read_text(encoding="utf-8").partition("\n")[0])
+
+    def _lost(self, task: _Task, reason: str) -> Event:
+        task.losses += 1
+        if task.losses > self._retries:
+            return self._release(task, "failed", f"its worker was lost {task.losses} times ({reason})")
+        task.updates, task.begun = self._submit(task.run), False
+        return Event(task.run.path, "lost", reason)
+
+    def _release(self, task: _Task, kind: Any, reason: str = "") -> Event:
+        del self._tasks[task.run.path]
+        task.lock.release()
+        return Event(task.run.path, kind, reason)
+
+    def stop(self) -> None:
+        """Cancel all tasks and, if the cluster was started for this, end it."""
+        for task in list(self._tasks.values()):
+            with contextlib.suppress(Exception):  # a cluster that is gone has nothing to cancel
+                self._ray.cancel(task.updates, force=True)
+            self._release(task, "lost")
+        if self._owns_cluster:
+            self._ray.shutdown()
+
+
+def _carry_out(name: str, recipe: dict[str, Any], files: Files, cpus: float, home: str) -> Iterator[Files]:
+    """The task: carry a run out in a process of its own and yield the files that change, until it is over."""
+    if Path(home).is_dir():
+        os.chdir(home)  # where the paths of a recipe begin
+    yield {}
+    with tempfile.TemporaryDirectory(prefix="nearkin-") as scratch:
+        path = Path(scratch) / name
+        _write_files(path, files)
+        Run.open(path, Recipe.parse(recipe))
+        snapshot = Snapshot(path)
+        snapshot.changes()
+        process = start_worker(path, threads=max(1, int(cpus)))
+        try:
+            yield from _changes_until_the_end(process, path, snapshot)
+        finally:
+            stop_worker(process)
+        if process.returncode:
+            failure_of(path, process.returncode)
+        yield _changed_files(path, snapshot)
+
+
+def _changes_until_the_end(
+    process: subprocess.Popen[bytes], path: Path, snapshot: Snapshot
+) -> Iterator[Files]:
+    while process.poll() is None:
+        time.sleep(_LOOK_EVERY)
+        if changed := _changed_files(path, snapshot):
+            yield changed
+
+
+def _changed_files(path: Path, snapshot: Snapshot) -> Files:
+    changes = snapshot.changes()
+    files: Files = dict.fromkeys(changes.removed)
+    for file in changes.written:
+        try:
+            files[file] = (path / file).read_bytes()
+        except FileNotFoundError:  # noqa: PERF203
+            snapshot.forget(file)  # replaced in this moment: the next look has what came after it
+    return files
+
+
+def _all_files(path: Path) -> Files:
+    return _changed_files(path, Snapshot(path))
+
+
+def _write_files(folder: Path, files: Files) -> None:
+    """Bring a folder up to date, the result last: a run that has one is whole."""
+    for file in sorted(files, key=lambda file: file == "result.json"):
+        content = files[file]
+        if content is None:
+            (folder / file).unlink(missing_ok=True)
+            continue
+        with atomic_path(folder / file) as temporary:
+            temporary.write_bytes(content)

@@ -1,0 +1,160 @@
+"""Executing a plan: what is missing is run, several at a time; one that fails does not stop the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Iterable
+from datetime import datetime, timezone
+
+from nearkin.atomic import write_json
+from nearkin.benchmark.mirror import LOG, Mirror, mirrored
+from nearkin.benchmark.plan import Plan
+from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
+from nearkin.benchmark.workforce import Event, LocalProcesses, Workforce
+from nearkin.training import Run
+
+_PAUSE = 0.1  # seconds between two looks at the workers
+_LOOK_EVERY = 1.0  # seconds between two looks at everybody's metrics
+
+
+def execute_plan(
+    plan: Plan,
+    folder: str | os.PathLike[str],
+    *,
+    jobs: int | None = None,
+    ray: str | None = None,
+    observer: BoardObserver | None = None,
+) -> Board:
+    """Execute those of a plan's runs that are not done, and say what became of all of them.
+
+    A run that was broken off goes on from its last checkpoint; one that failed is tried again. Several
+    benchmarks may share a local folder: none trains a run that another one is training.
+
+    Args:
+        plan: What to run.
+        folder: Where the run directories go: a path, or an address such as ``s3://bucket/folder`` that
+            fsspec can write to.
+        jobs: Runs at a time; as many as there are cores or graphics processors by default.
+        ray: The address of a Ray cluster to run on (``auto``, or ``local`` for one that is started for the
+            occasion) instead of processes of this machine.
+        observer: Hears what happens.
+
+    Raises:
+        RunError: before anything runs, if one of the directories holds something else.
+    """
+    planned = plan.runs()
+    observer = observer or BoardObserver()
+    with mirrored(folder, [run.name for run in planned]) as mirror:
+        progresses = [RunProgress(run, _checked(Run(mirror.local / run.name, run.recipe))) for run in planned]
+        board = Board(progresses, str(folder))
+        summary = [{"name": run.name, **run.labels} for run in planned]
+        write_json(mirror.local / "plan.json", {"plan": plan.name, "runs": summary})
+        missing = [progress for progress in progresses if not progress.finish_if_done()]
+        if missing:
+            _Execution(board, missing, _workforce(plan, jobs, ray), observer, mirror).run_to_the_end()
+    return board
+
+
+def _workforce(plan: Plan, jobs: int | None, ray: str | None) -> Workforce:
+    if ray is None:
+        return LocalProcesses(jobs, cpus=plan.cpus)
+    from nearkin.benchmark.cluster import RayTasks  # noqa: PLC0415  (an extra)
+
+    return RayTasks(ray, jobs, cpus=plan.cpus, gpus=plan.gpus, retries=plan.retries)
+
+
+def _checked(run: Run) -> Run:
+    """The run, unless its directory holds another one or something else."""
+    if run.path.exists():
+        Run.open(run.path, run.recipe)
+    return run
+
+
+class _Execution:
+    """Hands runs over to a workforce until all are done or have failed."""
+
+    def __init__(
+        self,
+        board: Board,
+        missing: Iterable[RunProgress],
+        workforce: Workforce,
+        observer: BoardObserver,
+        mirror: Mirror,
+    ) -> None:
+        self._board, self._workforce, self._observer, self._mirror = board, workforce, observer, mirror
+        self._open = deque(missing)
+        self._looked = 0.0
+
+    def run_to_the_end(self) -> None:
+        self._board.jobs = self._workforce.jobs
+        self._observer.begin(self._board)
+        try:
+            while self._board.in_state("waiting", "running", "elsewhere"):
+                self._hand_over()
+                for event in self._workforce.events():
+                    self._take_note(event)
+                self._look_around()
+                time.sleep(_PAUSE)
+        finally:
+            self._workforce.stop()
+            self._mirror.push()
+            self._observer.end(self._board)
+
+    def _hand_over(self) -> None:
+        """Start open runs while there is room; those that others have go to the end of the line."""
+        for _ in range(len(self._open)):
+            if not self._workforce.has_room():
+                return
+            progress = self._open.popleft()
+            if progress.state == "elsewhere" and progress.finish_if_done():
+                self._write_log("finished elsewhere", progress)
+                self._observer.ended(self._board, progress)
+            elif self._workforce.start(Run.open(progress.run.path, progress.run.recipe)):
+                progress.state = "waiting"
+            else:
+                progress.state = "elsewhere"
+                self._open.append(progress)
+
+    def _take_note(self, event: Event) -> None:
+        progress = self._board.of(event.run)
+        if event.kind == "begun":
+            progress.begin()
+            self._write_log("begun", progress)
+        elif event.kind == "finished" and progress.finish_if_done():
+            self._write_log("finished", progress)
+            self._observer.ended(self._board, progress)
+        elif event.kind == "taken":
+            progress.state = "elsewhere"
+            self._open.append(progress)
+        elif event.kind == "lost":
+            progress.state = "waiting"
+            self._write_log("lost", progress, event.reason)
+        else:
+            progress.fail(event.reason or "it ended without a result")
+            self._write_log("failed", progress, progress.reason)
+            self._observer.ended(self._board, progress)
+
+    def _look_around(self) -> None:
+        """Once in a while, see how far everybody is."""
+        if time.monotonic() - self._looked < _LOOK_EVERY:
+            return
+        for progress in self._board.in_state("running", "elsewhere"):
+            progress.look()
+        self._board.jobs = self._workforce.jobs
+        self._observer.look(self._board)
+        self._mirror.push_now_and_then()
+        self._looked = time.monotonic()
+
+    def _write_log(self, event: str, progress: RunProgress, reason: str = "") -> None:
+        """Add a line about a run to the folder's history."""
+        line = {
+            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "event": event,
+            "run": progress.planned.name,
+            "epoch": progress.epoch,
+        }
+        with (self._mirror.local / LOG).open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line | ({"reason": reason} if reason else {})) + "\n")

@@ -1,0 +1,103 @@
+"""A folder of runs that is kept elsewhere as well: anywhere that fsspec can write to."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fsspec.core import url_to_fs
+
+from nearkin.benchmark.snapshots import Snapshot
+
+LOG = "log.jsonl"
+_PUSH_EVERY = 30.0  # seconds
+
+
+class Mirror:
+    """A local folder as it is: there is nothing to mirror.
+
+    Attributes:
+        local: The folder to work in.
+    """
+
+    def __init__(self, local: Path) -> None:
+        self.local = local
+        local.mkdir(parents=True, exist_ok=True)
+
+    def push(self) -> None:
+        """Bring what changed to the other place."""
+
+    def push_now_and_then(self) -> None:
+        """The same, if it is some time ago."""
+
+
+class RemoteMirror(Mirror):
+    """A local folder whose files are brought to an address, and its unfinished runs from there.
+
+    Args:
+        local: The folder to work in.
+        address: Such as ``s3://bucket/folder``.
+        names: The runs in it.
+    """
+
+    def __init__(self, local: Path, address: str, names: Iterable[str]) -> None:
+        super().__init__(local)
+        self._files: Any
+        self._files, root = url_to_fs(address)
+        self._root = root.rstrip("/")
+        for name in names:
+            self._pull(name)
+        if self._files.exists(f"{self._root}/{LOG}"):
+            self._files.get_file(f"{self._root}/{LOG}", str(local / LOG))
+        self._snapshot = Snapshot(local)
+        self._snapshot.changes()
+        self._pushed = time.monotonic()
+
+    def _pull(self, name: str) -> None:
+        """Fetch a run: all of one to go on with, what says how it ended of one that is done."""
+        folder = f"{self._root}/{name}"
+        found = [str(path)[len(folder) + 1 :] for path in self._files.find(folder)]
+        done = "result.json" in found
+        for file in found:
+            if not (done and file.startswith("checkpoint/")):
+                target = self.local / name / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._files.get_file(f"{folder}/{file}", str(target))
+
+    def push(self) -> None:
+        """Bring what changed to the address, results last: a run that is done there is whole there."""
+        changes = self._snapshot.changes()
+        for file in sorted(changes.written, key=lambda file: file.endswith("result.json")):
+            self._upload(file)
+        for file in changes.removed:
+            if self._files.exists(f"{self._root}/{file}"):
+                self._files.rm(f"{self._root}/{file}")
+        self._pushed = time.monotonic()
+
+    def _upload(self, file: str) -> None:
+        target = f"{self._root}/{file}"
+        self._files.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH120  (of an address)
+        try:
+            self._files.put_file(str(self.local / file), target)
+        except FileNotFoundError:
+            self._snapshot.forget(file)  # replaced in this moment: the next push has what came after it
+
+    def push_now_and_then(self) -> None:
+        """Push twice a minute."""
+        if time.monotonic() - self._pushed > _PUSH_EVERY:
+            self.push()
+
+
+@contextmanager
+def mirrored(folder: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Mirror]:
+    """A local folder to work in for a path, which is that folder, or an address, which it is mirrored to."""
+    if "://" not in str(folder):
+        yield Mirror(Path(folder))
+        return
+    with tempfile.TemporaryDirectory(prefix="nearkin-") as scratch:
+        yield RemoteMirror(Path(scratch), str(folder), names)

@@ -1,0 +1,371 @@
+"""A plan: lists of data sets, networks, sizes, losses, protocols and seeds that expand to many runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    ValidationError,
+)
+
+from nearkin import losses
+from nearkin.registry import nearest_name
+from nearkin.training import Recipe, RecipeError
+from nearkin.training.recipe import Section, first_mistake, override, read_toml
+from nearkin.training.run import first_difference
+from nearkin.training.terms import merged
+
+AXES = {
+    "data": "data_sets",
+    "network": "networks",
+    "embedding_dim": "embedding_dims",
+    "loss": "losses",
+    "protocol": "protocols",
+    "seed": "seeds",
+}
+_UNNAMED_PROTOCOL = "fixed_validation"  # left out of a run's name, to keep the usual name short
+
+
+class PlanError(RecipeError):
+    """A plan that cannot be executed; the message says which entry and what to write instead."""
+
+
+class Entry(Section):
+    """One entry of a list: a name, or a table with more.
+
+    Attributes:
+        name: Of the data set, network, loss or protocol; a number for embedding sizes and seeds.
+        label: What it is called in the names of runs and in tables; its name by default.
+        recipe: Changes anywhere in the recipe of its runs.
+
+    Every other key goes to the entry's own table of the recipe, such as a loss's ``margin``.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str | int
+    label: str = ""
+    recipe: dict[str, Any] = Field(default_factory=dict)
+
+    def changes(self, axis: str) -> dict[str, Any]:
+        """What the entry says about a recipe."""
+        own = dict(self.model_extra or {})
+        if axis == "seed":
+            own_table: dict[str, Any] = {"seed": self.name, **own}
+        elif axis == "embedding_dim":
+            own_table = {"network": {"embedding_dim": self.name, **own}}
+        else:
+            own_table = {axis: {"name": self.name, **own}}
+        return merged(own_table, self.recipe)
+
+    @property
+    def shown(self) -> str:
+        """The label as a part of a directory's name."""
+        return re.sub(r"[^A-Za-z0-9_.+=]", "_", self.label or str(self.name))
+
+
+def _entry(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+def _entries(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _losses(value: Any) -> Any:
+    return losses.names() if value == "all" else value
+
+
+_Entry = Annotated[Entry, BeforeValidator(_entry)]
+_Entries = Annotated[tuple[_Entry, ...], BeforeValidator(_entries)]
+_Name = str | int
+_Names = Annotated[tuple[_Name, ...], BeforeValidator(_entries)]
+
+
+class Match(Section):
+    """Some of a plan's runs: those that have one of the given names or labels on every given axis."""
+
+    data: _Names = ()
+    network: _Names = ()
+    embedding_dim: _Names = ()
+    loss: _Names = ()
+    protocol: _Names = ()
+    seed: _Names = ()
+
+    def __call__(self, combination: Mapping[str, Entry]) -> bool:
+        """Whether a combination of entries, by axis, is among them."""
+        return all(
+            not (wanted := getattr(self, axis)) or any(_is_called(entry, name) for name in wanted)
+            for axis, entry in combination.items()
+        )
+
+
+def _is_called(entry: Entry, name: _Name) -> bool:
+    return name in (entry.name, entry.label or entry.name)
+
+
+class Adjustment(Section):
+    """Changes to the recipes of some runs.
+
+    Attributes:
+        where: Which runs.
+        recipe: The changes.
+    """
+
+    where: Match
+    recipe: dict[str, Any]
+
+
+class Inclusion(Section):
+    """Extra combinations, whatever is excluded.
+
+    An axis takes names or tables, one or several; a name that the plan lists means that entry. An axis that
+    is not mentioned runs over the plan's list.
+
+    Attributes:
+        label: A part of the runs' names, for combinations that the plan has already and ``recipe`` changes.
+        recipe: Changes anywhere in their recipes.
+    """
+
+    data: _Entries = ()
+    network: _Entries = ()
+    embedding_dim: _Entries = ()
+    loss: _Entries = ()
+    protocol: _Entries = ()
+    seed: _Entries = ()
+    label: str = ""
+    recipe: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a plan.
+
+    Attributes:
+        name: Of its directory: readable, and another one for every other recipe of the plan.
+        recipe: All about it.
+        labels: What it is called on each axis: ``data``, ``network``, ``embedding_dim``, ``loss``,
+            ``protocol``, ``seed`` and, for labelled inclusions, ``extra``.
+    """
+
+    name: str
+    recipe: Recipe
+    labels: dict[str, str]
+
+
+class Plan(Section):
+    """Many runs: a recipe, and lists of what varies. Every combination is a run.
+
+    A list that is left out has one entry, that of ``recipe``. Later words win: ``recipe``, then the entries
+    of the lists in the order below, an inclusion's ``recipe``, and ``adjust`` from first to last.
+
+    Attributes:
+        name: What the plan is called; the name of its file by default.
+        description: What it is for, in a sentence.
+        recipe: What all runs have in common; any key of a recipe.
+        data_sets: Names or tables, as everywhere below.
+        networks: See above.
+        embedding_dims: Numbers.
+        losses: Names or tables, or ``"all"`` for every loss of the library.
+        protocols: See above.
+        seeds: Numbers.
+        include: Extra combinations.
+        exclude: Combinations to leave out: those that match all that an entry says.
+        adjust: Changes that depend on several axes.
+        cpus: Cores that a run takes.
+        gpus: Graphics processors that a run takes, on a Ray cluster.
+        retries: How often a run is tried again after its Ray worker was lost.
+
+    Example:
+        >>> plan = Plan.parse({"losses": ["triplet", {"name": "margin", "nu": 0.1}], "seeds": [0, 1]})
+        >>> [run.name for run in plan.runs()][:2]
+        ['glyphs-convnet-triplet-64-seed0', 'glyphs-convnet-triplet-64-seed1']
+    """
+
+    name: str = "plan"
+    description: str = ""
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    data_sets: _Entries = ()
+    networks: _Entries = ()
+    embedding_dims: _Entries = ()
+    losses: Annotated[_Entries, BeforeValidator(_losses)] = ()
+    protocols: _Entries = ()
+    seeds: _Entries = ()
+    include: tuple[Inclusion, ...] = ()
+    exclude: tuple[Match, ...] = ()
+    adjust: tuple[Adjustment, ...] = ()
+    cpus: PositiveFloat = 1
+    gpus: NonNegativeFloat = 0
+    retries: NonNegativeInt = 3
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, source: str = "plan") -> Plan:
+        """Check plain values, and the recipe of every run; a mistake is a :class:`PlanError` of one line.
+
+        >>> Plan.parse({"loses": ["triplet"]})
+        Traceback (most recent call last):
+        nearkin.benchmark.plan.PlanError: plan: unknown key loses: did you mean losses?
+        """
+        try:
+            plan = cls.model_validate(values)
+        except ValidationError as error:
+            raise PlanError(f"{source}: {first_mistake(error, cls)}") from None
+        try:
+            plan.runs()
+        except RecipeError as error:
+            raise PlanError(f"{source}: {error}") from None
+        return plan
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Plan:
+        """Read a TOML file and apply ``key=value`` overrides."""
+        values = {"name": Path(path).stem, **read_toml(path, kind="plan")}
+        return cls.parse(override(values, overrides), source=str(path))
+
+    @classmethod
+    def find(cls, name: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Plan:
+        """Read a TOML file, or one of the plans that come with the library, by its name."""
+        path = Path(name)
+        packaged = packaged_plans()
+        if not path.exists() and str(name) in packaged:
+            return cls.read(packaged[str(name)], overrides)
+        if not path.exists():
+            hint = nearest_name(str(name), list(packaged))
+            raise PlanError(f"there is no plan {name}: give a TOML file, or the name of an own one ({hint})")
+        return cls.read(path, overrides)
+
+    def runs(self) -> list[PlannedRun]:
+        """All runs, in order: the product of the lists, then the inclusions."""
+        return list(self._runs)
+
+    @cached_property
+    def _runs(self) -> tuple[PlannedRun, ...]:
+        self._refuse_names_twice()
+        self._refuse_matches_of_nothing()
+        planned: dict[str, PlannedRun] = {}
+        for combination, inclusion in self._combinations():
+            run = self._planned(combination, inclusion)
+            there = planned.setdefault(run.name.casefold(), run)  # file systems may not tell A from a
+            if there.recipe != run.recipe:
+                change = first_difference(there.recipe.to_dict(), run.recipe.to_dict())
+                raise PlanError(f"two runs would be called {run.name} ({change}): give one of them a label")
+        if not planned:
+            raise PlanError("nothing is left to run: exclude matches every combination")
+        return tuple(planned.values())
+
+    def _combinations(self) -> Iterator[tuple[dict[str, Entry], Inclusion | None]]:
+        listed = {axis: self._listed(axis) for axis in AXES}
+        for combination in _product(listed):
+            if not any(excluded(combination) for excluded in self.exclude):
+                yield combination, None
+        for inclusion in self.include:
+            chosen = {axis: _chosen(getattr(inclusion, axis), entries) for axis, entries in listed.items()}
+            for combination in _product(chosen):
+                yield combination, inclusion
+
+    def _listed(self, axis: str) -> tuple[Entry, ...]:
+        """The plan's list for an axis, or else the one entry that ``recipe`` has, or a recipe's default."""
+        return getattr(self, AXES[axis]) or (Entry(name=self._common(axis) or _default(axis)),)
+
+    def _common(self, axis: str) -> Any:
+        """What ``recipe`` names on an axis."""
+        if axis == "seed":
+            return self.recipe.get("seed")
+        table, key = ("network", "embedding_dim") if axis == "embedding_dim" else (axis, "name")
+        section = self.recipe.get(table)
+        return section.get(key) if isinstance(section, Mapping) else None
+
+    def _refuse_names_twice(self) -> None:
+        for axis, plural in AXES.items():
+            if getattr(self, plural) and self._common(axis) is not None:
+                raise PlanError(f"both recipe and {plural} say which {axis}: leave one of them out")
+
+    def _refuse_matches_of_nothing(self) -> None:
+        """A name that no run has is a slip of the pen."""
+        matches = [("exclude", match) for match in self.exclude]
+        matches += [("adjust.where", adjustment.where) for adjustment in self.adjust]
+        for place, match in matches:
+            if not match.model_fields_set:
+                raise PlanError(f"{place} is empty and would match every run")
+            for axis in match.model_fields_set:
+                entries = [*self._listed(axis)]
+                entries += [entry for inclusion in self.include for entry in getattr(inclusion, axis)]
+                for name in getattr(match, axis):
+                    if not any(_is_called(entry, name) for entry in entries):
+                        known = sorted({str(entry.label or entry.name) for entry in entries})
+                        raise PlanError(
+                            f"{place}: no {axis} is called {name!r}: {nearest_name(str(name), known)}"
+                        )
+
+    def _planned(self, combination: Mapping[str, Entry], inclusion: Inclusion | None) -> PlannedRun:
+        values = self.recipe
+        for axis, entry in combination.items():
+            values = merged(values, entry.changes(axis))
+        labels = {axis: entry.shown for axis, entry in combination.items()}
+        if inclusion is not None:
+            values = merged(values, inclusion.recipe)
+            if inclusion.label:
+                labels["extra"] = Entry(name=inclusion.label).shown
+        for adjustment in self.adjust:
+            if adjustment.where(combination):
+                values = merged(values, adjustment.recipe)
+        name = _name(labels)
+        return PlannedRun(name, Recipe.parse(values, source=name), labels)
+
+
+def _product(entries: Mapping[str, tuple[Entry, ...]]) -> Iterator[dict[str, Entry]]:
+    for combination in itertools.product(*entries.values()):
+        yield dict(zip(entries, combination, strict=True))
+
+
+def _chosen(wanted: tuple[Entry, ...], listed: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """An inclusion's entries of an axis; a plain name that the plan lists is the plan's entry."""
+    if not wanted:
+        return listed
+    return tuple(_listed_under(entry, listed) for entry in wanted)
+
+
+def _listed_under(entry: Entry, listed: tuple[Entry, ...]) -> Entry:
+    if entry.model_fields_set != {"name"}:
+        return entry
+    return next((other for other in listed if _is_called(other, entry.name)), entry)
+
+
+def _default(axis: str) -> Any:
+    recipe = Recipe()
+    if axis == "seed":
+        return recipe.seed
+    return recipe.network.embedding_dim if axis == "embedding_dim" else getattr(recipe, axis).name
+
+
+def _name(labels: Mapping[str, str]) -> str:
+    """``cub200-bninception-proxy_anchor-512-seed0``.
+
+    A label has no hyphen, so that two runs with different labels never have one name.
+    """
+    parts = [labels[axis] for axis in ("data", "network", "loss", "embedding_dim")]
+    if labels["protocol"] != _UNNAMED_PROTOCOL:
+        parts.append(labels["protocol"])
+    if "extra" in labels:
+        parts.append(labels["extra"])
+    return "-".join([*parts, f"seed{labels['seed']}"])
+
+
+def packaged_plans() -> dict[str, Path]:
+    """The plans that come with the library, by name."""
+    folder = Path(str(files("nearkin.benchmark") / "plans"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+import tomli_w
+from in_process import InProcess, tiny_plan
+from rich.console import Console
+
+from nearkin.benchmark import execution
+from nearkin.benchmark.plan import Plan
+from nearkin.benchmark.progress import Board, RunProgress
+from nearkin.cli import board as board_module
+from nearkin.cli.app import main
+from nearkin.cli.board import BoardDisplay
+from nearkin.cli.display import console
+from nearkin.training import Run
+
+
+@pytest.fixture
+def nearkin(capsys, monkeypatch):
+    """Runs the command line, and the runs it starts, in this process: (exit code, output, errors)."""
+    monkeypatch.setattr(execution, "_PAUSE", 0)
+    monkeypatch.setattr(execution, "_workforce", lambda *_: InProcess())
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
+        monkeypatch.setattr(console, "file", sys.stdout)
+        try:
+            main()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def plan_file(glyphs_root, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(tomli_w.dumps(tiny_plan(glyphs_root, seeds=[0, 1])))
+    return file
+
+
+def test_a_plan_is_executed_with_a_line_per_run_and_a_leaderboard(nearkin, plan_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = nearkin("benchmark", plan_file)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("1/4  glyphs-convnet-nca-16-seed0  Recall@1 ")
+    assert [line.split()[0] for line in lines[:4]] == ["1/4", "2/4", "3/4", "4/4"]
+    assert lines[4].split() == ["loss", "glyphs", "convnet", "16", "fixed_validation"]
+    ranked = [(line.split()[0], float(line.split()[1])) for line in lines[5:7]]
+    assert {name for name, _ in ranked} == {"nca", "proxy_anchor"}
+    assert ranked[0][1] >= ranked[1][1]
+    assert "±" in lines[5]
+    assert lines[7].split() == ["runs", "runs/mine", "(4", "of", "4", "done)"]
+    assert nearkin("benchmark", plan_file)[1].splitlines() == lines[4:]
+
+
+def test_a_failed_run_is_told_and_gives_exit_code_1(nearkin, plan_file, tmp_path):
+    arguments = (plan_file, "-o", tmp_path / "out", "--set", "recipe.sampler.batch_size=3")
+    code, out, _ = nearkin("benchmark", *arguments, "--set", "seeds=[0]")
+    assert code == 1
+    assert "1/2  glyphs-convnet-nca-16-seed0  failed: batch_size=3" in out
+    assert "1 failed: their error.txt says more; the same command tries them again" in out
+    assert "(1 of 2 done)" in out
+
+
+def test_show_lists_the_runs_and_starts_none(nearkin, plan_file, tmp_path):
+    code, out, _ = nearkin("benchmark", plan_file, "--show", "-o", tmp_path / "out")
+    assert code == 0
+    assert "glyphs-convnet-proxy_anchor-16-seed1" in out
+    assert "4 runs, in " in out
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tournamnt"], "there is no plan tournamnt: .*did you mean tournament"),
+        (["{plan}", "--set", "losses=[1]"], "unknown loss"),
+        (["{plan}", "--set", "recipe.training.epoch=1"], "unknown key training.epoch: did you mean epochs"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, message, nearkin, plan_file):
+    code, out, err = nearkin("benchmark", *[one.format(plan=plan_file) for one in arguments])
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert re.search(message, err)
+
+
+def test_ctrl_c_says_how_to_go_on(nearkin, plan_file, tmp_path, monkeypatch):
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(InProcess, "start", interrupted)
+    code, _, err = nearkin("benchmark", plan_file, "-o", tmp_path / "out")
+    assert (code, err) == (130, "stopped; the same command goes on from the last checkpoints\n")
+
+
+def test_the_live_table_shows_who_is_how_far_and_the_time_left(glyphs_root, tmp_path, monkeypatch):
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100, highlight=False)
+    monkeypatch.setattr(board_module, "console", terminal)
+    now = [0.0]
+    monkeypatch.setattr("nearkin.benchmark.progress.time.monotonic", lambda: now[0])
+    runs = Plan.parse(tiny_plan(glyphs_root, seeds=[0, 1])).runs()
+    board = Board(
+        [RunProgress(run, Run.open(tmp_path / run.name, run.recipe)) for run in runs], "runs", jobs=2
+    )
+    assert board.seconds_left() is None
+    first, second = board.runs[:2]
+    first.begin()
+    second.begin()
+    second.run.write_metrics([{"epoch": 0}, {"epoch": 1}])
+    second.look()
+    now[0] = 30.0
+    # The second is halfway after 30 s; the first will take as long as it: 60 s. Two more wait for two places.
+    assert second.seconds_left() == 30.0
+    assert board.seconds_left() == (60 + 30 + 2 * 60) / 2
+    display = BoardDisplay()
+    display.begin(board)
+    display.look(board)
+    display.end(board)
+    shown = terminal.file.getvalue()
+    assert "2 running · 2 waiting · about 1 min 45 s left" in shown
+    assert "epoch 1/2" in shown

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import shutil
+
+import fsspec
+import pytest
+from in_process import InProcess, tiny_plan
+
+from nearkin.benchmark import execution
+from nearkin.benchmark.execution import execute_plan
+from nearkin.benchmark.mirror import mirrored
+from nearkin.benchmark.plan import Plan
+from nearkin.benchmark.snapshots import Snapshot
+
+
+@pytest.fixture
+def memory():
+    files = fsspec.filesystem("memory")
+    yield files
+    files.rm("/", recursive=True)
+
+
+def test_a_snapshot_sees_what_changed(tmp_path):
+    snapshot = Snapshot(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one").write_text("1")
+    (tmp_path / ".lock").write_text("")
+    assert snapshot.changes().written == ["a/one"]
+    assert snapshot.changes().written == []
+    (tmp_path / "a" / "one").write_text("eins")
+    (tmp_path / "two").write_text("2")
+    assert snapshot.changes().written == ["a/one", "two"]
+    snapshot.forget("two")
+    (tmp_path / "a" / "one").unlink()
+    changes = snapshot.changes()
+    assert (changes.written, changes.removed) == (["two"], ["a/one"])
+
+
+def test_a_folder_is_brought_there_and_unfinished_runs_are_brought_back(memory):
+    with mirrored("memory://bucket/runs", ["open", "done"]) as mirror:
+        for name in ("open", "done"):
+            (mirror.local / name / "checkpoint").mkdir(parents=True)
+            (mirror.local / name / "checkpoint" / "step-1").write_text("weights")
+        mirror.push()
+        (mirror.local / "open" / "checkpoint" / "step-1").rename(
+            mirror.local / "open" / "checkpoint" / "step-2"
+        )
+        (mirror.local / "done" / "result.json").write_text("{}")
+        mirror.push()
+    assert not mirror.local.exists()
+    assert sorted(memory.find("/bucket/runs")) == [
+        "/bucket/runs/done/checkpoint/step-1",
+        "/bucket/runs/done/result.json",
+        "/bucket/runs/open/checkpoint/step-2",
+    ]
+    with mirrored("memory://bucket/runs", ["open", "done", "new"]) as mirror:
+        found = [str(path.relative_to(mirror.local)) for path in mirror.local.rglob("*") if path.is_file()]
+        assert sorted(found) == ["done/result.json", "open/checkpoint/step-2"]
+
+
+def test_a_plan_is_executed_into_an_address(memory, glyphs_root, tmp_path, monkeypatch):
+    workforce = InProcess()
+    monkeypatch.setattr(execution, "_PAUSE", 0)
+    monkeypatch.setattr(execution, "_workforce", lambda *_: workforce)
+    plan = Plan.parse(tiny_plan(glyphs_root))
+    execute_plan(plan, tmp_path / "local")
+    here = tmp_path / "local" / plan.runs()[0].name
+    half_done = "/bucket/runs/" + plan.runs()[0].name
+    for file in ("result.json", "checkpoint/step-000000012.safetensors"):  # as after one epoch of two
+        (here / file).unlink()
+    memory.put(str(here), half_done, recursive=True)
+    shutil.rmtree(here)
+    execute_plan(plan, "memory://bucket/runs")
+    for run in plan.runs():
+        assert memory.exists(f"/bucket/runs/{run.name}/result.json")
+        assert memory.exists(f"/bucket/runs/{run.name}/checkpoint/network.safetensors")
+    workforce.trained.clear()
+    board = execute_plan(plan, "memory://bucket/runs")
+    assert workforce.trained == []
+    assert [progress.result["recipe"]["loss"]["name"] for progress in board.runs] == ["nca", "proxy_anchor"]

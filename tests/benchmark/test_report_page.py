@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from nearkin.benchmark.baselines import run_baselines
+from nearkin.benchmark.outcomes import read_outcomes
+from nearkin.benchmark.report import write_report
+from nearkin.benchmark.tournament import rank_outcomes, rank_published
+from nearkin.protocols import execute
+from nearkin.training import Recipe, Run
+
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+HOSTILE = '<img src=x onerror="document.title=1">&'
+PAGES = ("runs", "published", "hostile")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        reason = "needs Chromium on the PATH to open the report in"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI {reason}")
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
+        yield launched
+        launched.close()
+
+
+def train(folder: Path, recipe: dict) -> Recipe:
+    parsed = Recipe.parse(recipe)
+    execute(Run.open(folder, parsed))
+    return parsed
+
+
+def glyph_runs(folder: Path, glyphs_root: Path) -> Path:
+    data = {"name": "glyphs", "root": str(glyphs_root), "num_classes": 60, "images_per_class": 8, "size": 16}
+    network = {"name": "convnet", "size": 16, "width": 4}
+    plan = [
+        ("contrastive", 8, 0, "fixed_validation"),
+        ("contrastive", 8, 1, "fixed_validation"),
+        ("npair", 8, 0, "fixed_validation"),
+        ("contrastive", 16, 0, "fixed_validation"),
+        ("npair", 16, 0, "fixed_validation"),
+        ("npair", 16, 0, "standard_best_on_test"),
+    ]
+    for loss, size, seed, protocol in plan:
+        recipe = train(
+            folder / f"{loss} {size} {seed} {protocol}",
+            {
+                "seed": seed,
+                "data": data,
+                "network": network | {"embedding_dim": size},
+                "loss": {"name": loss},
+                "sampler": {"batch_size": 40},
+                "training": {"epochs": 2},
+                "protocol": {"name": protocol},
+            },
+        )
+        if (seed, protocol) == (0, "fixed_validation") and loss == "npair":
+            run_baselines(recipe, folder / "baselines", names=["raw_pixels", "pca"])
+    return folder
+
+
+def hostile_run(folder: Path) -> Path:
+    """A run on images of classes whose names are code."""
+    draws = np.random.default_rng(0)
+    for number in range(8):
+        home = folder / "images" / f"{number}{HOSTILE}"
+        home.mkdir(parents=True)
+        for image in range(4):
+            pixels = draws.integers(0, 255, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(home / f"{image}.png")
+    train(
+        folder / "runs" / f"run {HOSTILE}",
+        {
+            "data": {"name": "folder", "root": str(folder / "images")},
+            "network": {"name": "convnet", "size": 16, "width": 4, "embedding_dim": 8, "channels": 3},
+            "loss": {"name": "contrastive"},
+            "sampler": {"batch_size": 8, "images_per_class": 4},
+            "training": {"epochs": 1},
+            "protocol": {"name": "standard"},
+        },
+    )
+    return folder / "runs"
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory, glyphs_root: Path) -> dict[str, Path]:
+    """Reports of real runs, of published results, and of names that are code."""
+    folder = tmp_path_factory.mktemp("reports")
+    written = {"published": write_report(rank_published("thesis"), folder / "published report")}
+    for name, runs in {
+        "runs": glyph_runs(folder / "runs", glyphs_root),
+        "hostile": hostile_run(folder / "hostile"),
+    }.items():
+        reading = read_outcomes([runs])
+        standings = rank_outcomes(reading.outcomes, skipped=reading.skipped)
+        written[name] = write_report(standings, folder / f"{name} report")
+    return written
+
+
+class Visit:
+    """A page in the browser, and what it did that a page from disk must not."""
+
+    def __init__(self, browser: Browser, file: Path, width: int = 1280, scheme: str = "light") -> None:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        self.page: Page = context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+
+    def open_everything(self) -> None:
+        self.page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_complains_of_nothing_asks_for_nothing_and_shows_all_its_images(browser, reports, name):
+    visit = Visit(browser, reports[name])
+    visit.open_everything()
+    assert visit.complaints == []
+    assert [url for url in visit.requests if not url.startswith("data:")] == [reports[name].as_uri()]
+    broken = "[...document.images].filter(image => !(image.complete && image.naturalWidth)).length"
+    assert visit.page.evaluate(broken) == 0
+    assert all(visit.page.evaluate("[...document.images].map(image => image.alt)"))
+    shown = visit.page.evaluate("document.images.length")
+    assert shown == 0 if name == "published" else shown > 20
+    assert reports[name].stat().st_size < 5_000_000
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_overflows_on_a_phone(browser, reports, name):
+    visit = Visit(browser, reports[name], width=380)
+    visit.open_everything()
+    assert visit.page.evaluate("document.scrollingElement.scrollWidth") <= 380
+
+
+CONTRASTS = """
+() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const luminance = (colour) => colour.slice(0, 3).map((part) => part / 255)
+    .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
+  const behind = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = rgba(getComputedStyle(each).backgroundColor);
+      if (colour[3] > 250) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const words = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!words || !element.checkVisibility() || element.closest("script, title")) continue;
+    const style = getComputedStyle(element);
+    const ink = rgba(element instanceof SVGElement ? style.fill : style.color);
+    const [light, dark] = [luminance(ink), luminance(behind(element))].sort((a, b) => b - a);
+    found.push([(light + 0.05) / (dark + 0.05), element.outerHTML.slice(0, 120)]);
+  }
+  return found;
+}
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_word_stands_out_from_its_background(browser, reports, scheme):
+    visit = Visit(browser, reports["runs"], scheme=scheme)
+    visit.open_everything()
+    contrasts = visit.page.evaluate(CONTRASTS)
+    assert len(contrasts) > 300
+    assert [entry for entry in contrasts if entry[0] < 4.5] == []
+
+
+def background(page: Page) -> str:
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_the_toggle_turns_the_colours_round_and_paper_is_always_light(browser, reports):
+    visit = Visit(browser, reports["published"], scheme="dark")
+    dark = background(visit.page)
+    visit.page.click("#theme")
+    light = background(visit.page)
+    visit.page.click("#theme")
+    assert background(visit.page) == dark != light
+    visit.page.emulate_media(media="print", color_scheme="dark")
+    assert background(visit.page) == light
+    assert visit.page.pdf().startswith(b"%PDF")
+    assert visit.complaints == []
+
+
+def column(page: Page, table: str, number: int) -> list[str]:
+    cells = f"#{table} tbody td:nth-child({number})"
+    return page.eval_on_selector_all(cells, "cells => cells.map(cell => cell.dataset.sort)")
+
+
+def test_tables_sort_by_a_click_both_ways_with_empty_cells_last(browser, reports):
+    page = Visit(browser, reports["runs"]).page
+    table = "table-leaderboard_1"
+    titles = page.eval_on_selector_all(f"#{table} thead th", "cells => cells.map(cell => cell.innerText)")
+    score, name, rank = (1 + titles.index(title) for title in ("Recall@1 %", "loss", "rank"))
+    before = [float(value) for value in column(page, table, score)]
+    assert len(before) == 4
+    header = f"#{table} thead th:nth-child({{}})"
+    page.click(header.format(score) + " button")
+    assert [float(value) for value in column(page, table, score)] == sorted(before, reverse=True)
+    assert page.get_attribute(header.format(score), "aria-sort") == "descending"
+    page.click(header.format(score) + " button")
+    assert [float(value) for value in column(page, table, score)] == sorted(before)
+    page.click(header.format(name) + " button")
+    assert column(page, table, name) == sorted(column(page, table, name))
+    assert page.get_attribute(header.format(score), "aria-sort") is None
+    page.click(header.format(rank) + " button")
+    assert column(page, table, rank) == ["1", "2", "", ""] or column(page, table, rank) == [
+        "1.0",
+        "2.0",
+        "",
+        "",
+    ]
+    page.click(header.format(rank) + " button")
+    assert column(page, table, rank)[2:] == ["", ""]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_somewhere(browser, reports, name):
+    page = Visit(browser, reports[name]).page
+    targets = set(page.eval_on_selector_all("a", "links => links.map(link => link.getAttribute('href'))"))
+    for target in targets:
+        if target.startswith("#"):
+            assert page.evaluate("id => document.getElementById(id) !== null", target[1:]), target
+        else:
+            assert (reports[name].parent / unquote(target)).exists(), target
+
+
+def test_every_run_and_every_number_of_a_leaderboard_is_linked(browser, reports):
+    visit = Visit(browser, reports["runs"])
+    runs = [file.parent for file in (reports["runs"].parents[1] / "runs").rglob("result.json")]
+    links = visit.page.eval_on_selector_all(
+        "#table-runs a", "links => links.map(a => a.getAttribute('href'))"
+    )
+    found = {(reports["runs"].parent / unquote(link)).resolve() for link in links}
+    assert len(runs) == 6 + 4
+    assert {run.resolve() for run in runs} <= found
+    unlinked = visit.page.eval_on_selector_all(
+        "#leaderboard table[id^=table-leaderboard] td",
+        """cells => cells.filter(cell => {
+            const title = cell.closest("table").tHead.rows[0].cells[cell.cellIndex].innerText;
+            return title.includes("@") && !cell.querySelector("a");
+        }).length""",
+    )
+    assert unlinked == 0
+
+
+def test_a_link_into_a_closed_part_opens_it(browser, reports):
+    page = Visit(browser, reports["runs"]).page
+    closed = page.locator("#leaderboard > details").nth(1)
+    assert closed.get_attribute("open") is None
+    page.evaluate("id => { location.hash = id }", closed.get_attribute("id"))
+    page.wait_for_function("id => document.getElementById(id).open", arg=closed.get_attribute("id"))
+
+
+def test_names_that_are_code_are_shown_and_not_run(browser, reports):
+    page = Visit(browser, reports["hostile"]).page
+    assert page.title().startswith("A tournament of losses on ")
+    assert page.locator("img[onerror], img[src=x]").count() == 0
+    assert HOSTILE in page.inner_text("#looks")
+    text = (reports["hostile"].parent / "report.md").read_text(encoding="utf-8")
+    assert "<img" not in text
+
+
+def test_choosing_on_test_is_labelled_wherever_it_appears(browser, reports):
+    page = Visit(browser, reports["runs"])
+    page.open_everything()
+    words = page.page.inner_text("body")
+    named = len(re.findall("standard_best_on_test", words))
+    said = len(re.findall(r"standard_best_on_test \(epoch chosen on test\)|\(standard_best_on_test\)", words))
+    folders = len(re.findall(r"npair 16 0 standard_best_on_test", words))
+    settings = len(re.findall(r"standard_best_on_test: 1 run", words))
+    assert said > 3
+    assert named == said + folders + settings
+    assert "Recall@1 on TEST classes" in words
+
+
+def test_tables_are_there_as_files_and_in_markdown(reports):
+    folder = reports["runs"].parent
+    names = {file.stem for file in (folder / "tables").glob("*.csv")}
+    assert {"leaderboard_1", "lead_1", "rankings", "records", "cost", "differs", "equal", "runs"} <= names
+    assert names == {file.stem for file in (folder / "tables").glob("*.tex")}
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert text.startswith("# A tournament of losses on glyphs")
+    assert "## Leaderboard" in text
+    table_11 = (reports["published"].parent / "tables" / "rankings.csv").read_text(encoding="utf-8")
+    assert table_11.splitlines()[1].startswith("proxy_anchor,12.0,1.0,0.0,12")
+
+
+def test_pictures_can_be_left_out_and_what_is_missing_is_said(browser, reports, tmp_path):
+    folder = reports["hostile"].parents[1] / "hostile"
+    copied = shutil.copytree(folder / "runs", tmp_path / "runs")
+    shutil.rmtree(next(copied.iterdir()) / "checkpoint")
+    standings = rank_outcomes(read_outcomes([copied]).outcomes)
+    page = Visit(browser, write_report(standings, tmp_path / "report")).page
+    assert "Nothing to see here" in page.inner_text("#looks")
+    without = write_report(standings, tmp_path / "without", pictures=False)
+    assert 'id="looks"' not in without.read_text(encoding="utf-8")

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from nearkin.cli.app import main
+from nearkin.cli.display import console
+from nearkin.protocols import execute
+from nearkin.training import Recipe, Run
+
+
+@pytest.fixture
+def nearkin(capsys, monkeypatch):
+    """Runs the command line in this process, 120 columns wide: (exit code, standard output, error)."""
+    monkeypatch.setattr(console, "_width", 120)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
+        monkeypatch.setattr(console, "file", sys.stdout)
+        try:
+            main()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_the_thesis_tournament_is_printed(nearkin):
+    code, out, _ = nearkin("tournament", "--published", "thesis")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[3][:5] == ["1", "proxy_anchor", "12", "1.00", "0.00"]
+    assert lines[11][:5] == ["9", "triplet", "103", "8.58", "0.51"]
+    assert lines[2][-1] == "ranks"
+    assert "prints 8.85 for the average rank of triplet" in out
+    assert "critical difference 3.91 ranks: proxy_anchor is ahead of 5 of 9" in out
+
+
+def test_every_experiment_is_printed_on_request(nearkin):
+    _, out, _ = nearkin("tournament", "--published", "thesis", "--every")
+    assert out.count("cub200 ·") == 13  # 12 leaderboards and the title of the ranking
+    assert "cub200 · resnet50 · 512" in out
+
+
+def test_runs_are_ranked_beside_their_baselines(nearkin, small_recipe, tmp_path):
+    for loss in ("triplet", "npair"):
+        recipe = Recipe.parse(
+            {**small_recipe, "loss": {"name": loss}, "sampler": {"name": "balanced", "batch_size": 40}}
+        )
+        execute(Run.open(tmp_path / "runs" / loss, recipe))
+    output = tmp_path / "out"
+    code, out, err = nearkin("tournament", tmp_path / "runs", "-o", output, "--no-report")
+    assert (code, err) == (0, "")
+    for name in ("triplet", "npair", "raw_pixels", "untrained_network", "pca", "lfda", "95% interval", "●"):
+        assert name in out
+    assert "30 test classes" in out
+    assert "No test over experiments" in out
+    kept = sorted(output.glob("baselines/*/*/result.json"))
+    assert len(kept) == 8
+    _, without, _ = nearkin("tournament", tmp_path / "runs", "--no-baselines", "--no-report")
+    assert "raw_pixels" not in without
+
+
+def test_baselines_that_cannot_be_run_are_told_and_stop_nothing(nearkin, small_recipe, tmp_path, monkeypatch):
+    run = Run.open(tmp_path / "runs" / "a", Recipe.parse(small_recipe))
+    execute(run)
+
+    def gone(*_: object) -> None:
+        raise ValueError("the data is gone")
+
+    monkeypatch.setattr("nearkin.benchmark.baselines.open_data", gone)
+    code, out, _ = nearkin("tournament", tmp_path / "runs", "-o", tmp_path / "out", "--no-report")
+    assert code == 0
+    assert "No baselines for" in out
+    assert "the data is gone" in out
+
+
+def test_unfinished_runs_are_listed(nearkin, small_recipe, tmp_path):
+    execute(Run.open(tmp_path / "runs" / "done", Recipe.parse(small_recipe)))
+    for number in range(7):
+        Run.open(tmp_path / "runs" / f"begun-{number}", Recipe.parse(small_recipe))
+    _, out, _ = nearkin("tournament", tmp_path / "runs", "--no-baselines", "--no-report")
+    assert out.count("not finished") == 5
+    assert "and 2 more" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "nowhere is not a directory"),
+        (["--published", "tesis"], "did you mean thesis"),
+        ([".", "--published", "thesis"], "give runs or --published, not both"),
+        (["."], "there is no finished run to rank"),
+    ],
+)
+def test_mistakes_are_one_line(nearkin, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = nearkin("tournament", *arguments, "--no-report")
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_narrow_terminal_gets_whole_cells(nearkin, monkeypatch, small_recipe, tmp_path):
+    execute(Run.open(tmp_path / "runs" / "a", Recipe.parse(small_recipe)))
+    monkeypatch.setattr(console, "_width", 80)
+    _, out, _ = nearkin("tournament", tmp_path / "runs", "-o", tmp_path / "out", "--no-report")
+    assert "…" not in out
+    _, out, _ = nearkin("tournament", "--published", "thesis")
+    assert "…" not in out
