@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -52,7 +53,7 @@ def train(folder: Path, recipe: dict) -> Recipe:
 
 
 def glyph_runs(folder: Path, glyphs_root: Path) -> Path:
-    data = {"name": "glyphs", "root": str(glyphs_root), "num_classes": 60, "images_per_class": 8, "size": 16}
+    data = {"name": "glyphs", "root": str(glyphs_root), "num_classes": 40, "images_per_class": 6, "size": 16}
     network = {"name": "convnet", "size": 16, "width": 4}
     plan = [
         ("contrastive", 8, 0, "fixed_validation"),
@@ -70,8 +71,8 @@ def glyph_runs(folder: Path, glyphs_root: Path) -> Path:
                 "data": data,
                 "network": network | {"embedding_dim": size},
                 "loss": {"name": loss},
-                "sampler": {"batch_size": 40},
-                "training": {"epochs": 2},
+                "sampler": {"batch_size": 20},
+                "training": {"epochs": 1},
                 "protocol": {"name": protocol},
             },
         )
@@ -104,18 +105,24 @@ def hostile_run(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory, glyphs_root: Path) -> dict[str, Path]:
-    """Reports of real runs, of published results, and of names that are code."""
-    folder = tmp_path_factory.mktemp("reports")
-    written = {"published": write_report(rank_published("thesis"), folder / "published report")}
+def reports(glyphs_root: Path) -> dict[str, Path]:
+    """Reports of real runs, of published results, and of names that are code, for all test processes."""
+    folder = glyphs_root.with_name("reports")
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            write_reports(folder, glyphs_root)
+    return {name: folder / f"{name} report" / "report.html" for name in PAGES}
+
+
+def write_reports(folder: Path, glyphs_root: Path) -> None:
+    write_report(rank_published("thesis"), folder / "published report")
     for name, runs in {
         "runs": glyph_runs(folder / "runs", glyphs_root),
         "hostile": hostile_run(folder / "hostile"),
     }.items():
         reading = read_outcomes([runs])
         standings = rank_outcomes(reading.outcomes, skipped=reading.skipped)
-        written[name] = write_report(standings, folder / f"{name} report")
-    return written
+        write_report(standings, folder / f"{name} report")
 
 
 class Visit:
@@ -296,12 +303,10 @@ def test_choosing_on_test_is_labelled_wherever_it_appears(browser, reports):
     page = Visit(browser, reports["runs"])
     page.open_everything()
     words = page.page.inner_text("body")
-    named = len(re.findall("standard_best_on_test", words))
-    said = len(re.findall(r"standard_best_on_test \(epoch chosen on test\)|\(standard_best_on_test\)", words))
-    folders = len(re.findall(r"npair 16 0 standard_best_on_test", words))
-    settings = len(re.findall(r"standard_best_on_test: 1 run", words))
-    assert said > 3
-    assert named == said + folders + settings
+    labels = r"standard_best_on_test \(epoch chosen on test\)|\(standard_best_on_test\)"
+    assert len(re.findall(labels, words)) > 3
+    unlabelled = re.sub(f"{labels}|npair 16 0 standard_best_on_test", "", words)  # a run may be called so
+    assert "standard_best_on_test" not in unlabelled
     assert "Recall@1 on TEST classes" in words
 
 

@@ -327,7 +327,7 @@ def rank_diagram(
         groups: Contenders in a row that cannot be told apart.
         critical_difference: In average ranks.
     """
-    width, side, top, line = 760.0, 190.0, 58.0, 21.0
+    width, side, top, line = 760.0, 216.0, 58.0, 21.0
     count = len(averages)
     scale = (width - 2 * side) / max(count - 1, 1)
 

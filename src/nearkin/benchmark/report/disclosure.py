@@ -8,7 +8,7 @@ from typing import Any
 
 from nearkin.benchmark.outcomes import Outcome
 from nearkin.benchmark.report.tables import Cell, Column, Row, Table
-from nearkin.benchmark.report.wording import count, listed
+from nearkin.benchmark.report.wording import count, labelled, listed
 
 _DISCLOSED = ("disclosure", "recipe", "selection", "data", "network", "versions")
 _PLACES = ("recipe.data.root",)  # where the images lie says nothing about the run, and much about a machine
@@ -26,8 +26,8 @@ class Disclosure:
 
 
 def disclosure(outcomes: Sequence[Outcome]) -> Disclosure:
-    """Compare everything that the runs disclose."""
-    runs = [outcome for outcome in outcomes if outcome.result]
+    """Compare everything that the runs disclose; baselines have no training to speak of."""
+    runs = [outcome for outcome in outcomes if outcome.kind == "run" and outcome.result]
     flat = [
         _flat({name: outcome.result[name] for name in _DISCLOSED if name in outcome.result})
         for outcome in runs
@@ -101,4 +101,4 @@ def _words(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(_words, value)) or "none"
-    return str(value)
+    return labelled(str(value))

@@ -10,6 +10,7 @@ from nearkin.benchmark.report.wording import (
     Links,
     experiment_name,
     in_common,
+    labelled,
     p_value,
     percent,
     row_kind,
@@ -54,7 +55,7 @@ def _board(board: Leaderboard, number: int, metric: str, links: Links, without: 
         chart=_chart(board, metric, links, name),
         table=_table(board, number, metric, links),
         lead=_lead(board, number, metric, links),
-        notes=list(board.notes),
+        notes=[labelled(note) for note in board.notes],
     )
 
 

@@ -50,7 +50,7 @@ class Gallery:
     """Queries with what one run finds nearest to them."""
 
     contender: str
-    target: str | None
+    target: str
     score: str
     rows: Sequence[tuple[Thumbnail, Sequence[Thumbnail]]]
     map_uri: str
@@ -148,7 +148,7 @@ def _gallery(outcome: Outcome, opened: Opened, metric: str, links: Links) -> Gal
     searched = opened.gallery if opened.gallery is not None else opened.queries
     return Gallery(
         contender=outcome.contender,
-        target=links.run(outcome),
+        target=links.run(outcome) or "",
         score=f"{score_name(metric)} {percent(outcome.scores[metric])} %",
         rows=[_gallery_row(opened.queries, searched, row) for row in rows],
         map_uri=_map(opened),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nearkin.benchmark.report.charts import RankDiagram, rank_diagram
 from nearkin.benchmark.report.tables import Cell, Column, Row, Table
-from nearkin.benchmark.report.wording import Links, count, experiment_name, in_common
+from nearkin.benchmark.report.wording import Links, count, experiment_name, in_common, labelled
 from nearkin.benchmark.standings import Standings
 
 
@@ -50,7 +50,7 @@ def rankings(standings: Standings, links: Links) -> Rankings:
         diagram=_diagram(standings, links),
         matrix=matrix,
         records=None if matrix is None else _records(standings, matrix),
-        notes=list(standings.test_notes),
+        notes=[labelled(note) for note in standings.test_notes],
     )
 
 

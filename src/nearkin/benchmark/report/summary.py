@@ -8,6 +8,7 @@ from nearkin.benchmark.report.wording import (
     CHOSEN_ON_TEST,
     count,
     experiment_name,
+    labelled,
     listed,
     p_phrase,
     percent,
@@ -121,20 +122,21 @@ def _over_experiments(standings: Standings) -> tuple[str, list[str]]:
 
 def _tests(standings: Standings, tied: list[str] | None) -> str:
     """What the tests over experiments say, and about what."""
-    friedman, nemenyi = standings.friedman, standings.nemenyi
-    if friedman is None or nemenyi is None or tied is None:
-        return " ".join(standings.test_notes)
-    differ = friedman.f_p_value < standings.alpha
-    sentences = [
-        f"The losses {'differ' if differ else 'cannot be told apart'} over the experiments "
-        f"(Friedman's test in Iman and Davenport's form, {p_phrase(friedman.f_p_value)})."
-    ]
-    behind = [row.contender for row in standings.ranking.rows[1:] if row.contender not in tied]
-    distance = f"Nemenyi's critical difference of {nemenyi.critical_difference:.2f} ranks from the leader"
-    if tied:
-        sentences.append(f"Within {distance}: {listed(tied)}.")
-    if behind:
-        sentences.append(f"{'Beyond it' if tied else f'Beyond {distance}'}: {listed(behind)}.")
+    nemenyi = standings.nemenyi
+    sentences = []
+    if standings.friedman is not None:
+        p = standings.friedman.best_p_value
+        found = "differ" if p < standings.alpha else "cannot be told apart"
+        sentences.append(f"The losses {found} over the experiments (Friedman's test, {p_phrase(p)}).")
+    if nemenyi is None or tied is None:
+        sentences.append("There are too few experiments to test single pairs over them.")
+    else:
+        behind = [row.contender for row in standings.ranking.rows[1:] if row.contender not in tied]
+        distance = f"Nemenyi's critical difference of {nemenyi.critical_difference:.2f} ranks from the leader"
+        if tied:
+            sentences.append(f"Within {distance}: {listed(tied)}.")
+        if behind:
+            sentences.append(f"{'Beyond it' if tied else f'Beyond {distance}'}: {listed(behind)}.")
     if len({experiment.dataset for experiment in standings.ranking.experiments}) == 1:
         sentences.append(
             "All experiments share one data set: the ranking speaks of networks and sizes on this data, "
@@ -163,11 +165,12 @@ def _seeds(standings: Standings) -> str:
             "Every contender was trained once. The tests compare these very networks: how far another seed "
             "would move a score, and whether it would turn the order round, is not known."
         )
-    spreads = [place.spread[standings.metric] for place in runs if standings.metric in place.spread]
+    spreads = sorted(place.spread[standings.metric] for place in runs if standings.metric in place.spread)
+    ends = listed([percent(spread) for spread in dict.fromkeys((spreads[0], spreads[-1]))])
     seeds = f"{fewest} seeds" if fewest == most else f"{fewest} to {most} seeds"
     sentence = (
-        f"Contenders were trained with {seeds} each; the standard deviation over seeds goes from "
-        f"{percent(min(spreads))} to {percent(max(spreads))} points."
+        f"Contenders were trained with {seeds} each; the standard deviation over seeds is "
+        f"{'between ' if spreads[0] != spreads[-1] else ''}{ends} points."
     )
     return sentence + (" Deviations of so few seeds are rough themselves." if fewest < 5 else "")
 
@@ -216,7 +219,7 @@ def _warnings(standings: Standings) -> list[str]:
             f"In {which} the epoch was chosen on the test classes ({CHOSEN_ON_TEST}). Such scores are higher "
             "than an honest test would give, and must not be set beside scores of another protocol."
         )
-    warnings += [note for note in standings.notes if not note.startswith(CHOSEN_ON_TEST)]
+    warnings += [labelled(note) for note in standings.notes if not note.startswith(CHOSEN_ON_TEST)]
     if standings.skipped:
         warnings.append(
             f"{count(len(standings.skipped), 'directory', 'directories')} could not be compared: see Runs."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["entry", "baseline", "published"]
+Kind = Literal["entry", "baseline"]
 
 _LATEX = str.maketrans(
     {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -102,6 +103,15 @@ def protocol_sentence(name: str) -> str:
 def protocol_label(name: str) -> str:
     """A protocol's name, with what makes its scores optimistic where they are."""
     return f"{name} (epoch chosen on test)" if name == CHOSEN_ON_TEST else name
+
+
+def labelled(text: str) -> str:
+    """Text of others with the label after every mention of the protocol that needs it.
+
+    >>> labelled("cub200 · standard_best_on_test has one loss")
+    'cub200 · standard_best_on_test (epoch chosen on test) has one loss'
+    """
+    return re.sub(rf"{CHOSEN_ON_TEST}(?! \()", protocol_label(CHOSEN_ON_TEST), text)
 
 
 def experiment_name(experiment: Experiment, *, without: Iterable[str] = ()) -> str:
