@@ -2,26 +2,30 @@
 
     python benchmarks/training.py [--loss multi_similarity] [--epochs 6] [--threads 1]
 
-Both train on the embedded glyphs in one process and take turns, epoch by epoch. The bare loop is what anybody
-would write: batches, forward, loss, backward, optimiser, learning rate. The run does everything that a run
-does except validation: watchdogs, metrics, and a checkpoint on disk after every epoch. Both start from the
-same seed, and their losses must agree in every epoch: the same work is done. Beside the seconds on the clock
+Both train on the embedded glyphs in one process and take turns, batch by batch, so that whatever else the
+machine does slows both. The bare loop is what anybody would write: batches, forward, loss, backward,
+optimiser, learning rate. The run does everything that a run does except validation: watchdogs, metrics, and a
+checkpoint on disk after every epoch. Both start from the same seed, and their losses must agree in every
+epoch: the same work is done. Beside the seconds on the clock
 stand those of the processor, which other programs disturb less; waiting for the disk is in the first only.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -73,46 +77,55 @@ class BareLoop:
             self.optimizer,
             lambda step: learning_rate_factor(recipe.schedule, epochs, max(step, 1) / steps),
         )
-        self.epoch = 0
 
-    def run_epoch(self) -> float:
-        """Train an epoch; returns the mean loss."""
-        self.batches.set_epoch(self.epoch)
-        total = torch.zeros((), dtype=torch.float64)
-        for images, labels, _ in self.batches:
-            self.optimizer.zero_grad(set_to_none=True)
-            value = self.loss(self.network(images), labels)
-            value.backward()
-            self.optimizer.step()
-            self.scheduler.step()
-            total += value.detach()
-        self.epoch += 1
-        return total.item() / len(self.sampler)
+    def train(self) -> Iterator[Tensor]:
+        """Epoch after epoch; yields every batch's loss."""
+        for epoch in itertools.count():
+            self.batches.set_epoch(epoch)
+            for images, labels, _ in self.batches:
+                self.optimizer.zero_grad(set_to_none=True)
+                value = self.loss(self.network(images), labels)
+                value.backward()
+                self.optimizer.step()
+                self.scheduler.step()
+                yield value.detach()
 
 
 class TakingTurns(Observer):
-    """After every epoch of the run, an epoch of the bare loop; both are timed from end to end."""
+    """After every batch of the run, a batch of the bare loop; both are timed from end to end."""
 
     def __init__(self, bare: BareLoop) -> None:
-        self.bare = bare
+        self.batches = bare.train()
         self.run: list[Seconds] = []
         self.loop: list[Seconds] = []
+        self.turns: dict[str, list[Seconds]] = {"run": [], "loop": []}
+        self.losses: list[Tensor] = []
         self.started = Seconds.now()
 
     def begin(self, **_: Any) -> None:
         """The first epoch of the run begins."""
         self.started = Seconds.now()
 
-    def epoch_end(self, row: dict[str, Any]) -> None:
+    def step(self, **_: Any) -> None:
         """The bare loop's turn."""
+        self.turns["run"].append(Seconds.since(self.started))
+        start = Seconds.now()
+        self.losses.append(next(self.batches))
+        self.turns["loop"].append(Seconds.since(start))
+        self.started = Seconds.now()
+
+    def epoch_end(self, row: dict[str, Any]) -> None:
+        """Both have done an epoch; the checkpoint, which comes now, counts for the run's next."""
         if not row["epoch"]:
             return
-        self.run.append(Seconds.since(self.started))
-        start = Seconds.now()
-        loss = self.bare.run_epoch()
-        self.loop.append(Seconds.since(start))
+        self.turns["run"].append(Seconds.since(self.started))
+        loss = torch.stack(self.losses).double().mean().item()
         if abs(loss - row["loss"]) > 1e-3 * abs(loss):
             raise SystemExit(f"epoch {row['epoch']}: the run's loss is {row['loss']}, the bare loop's {loss}")
+        for name, epochs in (("run", self.run), ("loop", self.loop)):
+            epochs.append(Seconds(*map(sum, zip(*self.turns[name], strict=True))))
+            self.turns[name].clear()
+        self.losses.clear()
         self.started = Seconds.now()
 
 
@@ -177,9 +190,9 @@ def write(loss: str, measured: dict[str, float], epochs: int) -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"training_{loss}.md").write_text(
         "# A run beside a bare PyTorch loop\n\n"
-        f"Seconds per epoch: medians of {epochs - 1} epochs that take turns in one process; {versions}. The "
-        "last column is the ratio of processor seconds. Written by `benchmarks/training.py`, which says what "
-        "is compared.\n\n"
+        f"Seconds per epoch: medians of {epochs - 1} epochs that take turns, batch by batch, in one process; "
+        f"{versions}. The last column is the ratio of processor seconds. By `benchmarks/training.py`, "
+        "which says what is compared.\n\n"
         + f"| {' | '.join(header)} |\n|---|---:|---:|---:|---:|---:|---:|\n| {' | '.join(cells)} |\n",
         encoding="utf-8",
     )

@@ -71,12 +71,13 @@ class Run:
         if not run.writes:
             return run
         try:
-            run._remove_leftovers()
             if run._recipe_file.exists():
                 run._check_same_recipe()
+                run._remove_leftovers()
                 return run
             if path.is_dir() and not all(_is_left_by_a_killed_beginning(entry) for entry in path.iterdir()):
                 raise RunError(f"{path} holds other files and no run: choose another output directory")
+            run._remove_leftovers()
             write_text(run._recipe_file, recipe.to_toml())
         except OSError as error:
             raise RunError(f"cannot write to {path}: {error.strerror or error}") from None
