@@ -8,7 +8,7 @@ from nearkin.networks import Activations, embed
 from nearkin.protocols import execute, open_data, seal
 from nearkin.protocols.fixed_validation import fixed_splits
 from nearkin.protocols.training_data import as_trained_on
-from nearkin.training import Recipe, Run, build_network, load_network
+from nearkin.training import Observer, Recipe, Run, build_network, load_network
 from nearkin.training.building import embed_as
 
 
