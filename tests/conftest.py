@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,25 @@ def small_recipe(glyphs_root: Path) -> dict:
         "sampler": {"batch_size": 40},
         "training": {"epochs": 2},
     }
+
+
+@pytest.fixture
+def nearkin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command line in this process: (exit code, standard output, standard error)."""
+    from nearkin.cli.app import main  # noqa: PLC0415  (few tests need it)
+    from nearkin.cli.display import console  # noqa: PLC0415
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
+        monkeypatch.setattr(console, "file", sys.stdout)
+        try:
+            main()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run

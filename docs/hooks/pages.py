@@ -35,6 +35,7 @@ from nearkin.explain import (
     measure_choice,
     structured_batch,
 )
+from nearkin.explain.pair_weighting import check_weighs_pairs
 from nearkin.explain.similarities import CHANGES, differences, in_words, mark
 
 ROOT = Path(__file__).parents[2]
@@ -44,11 +45,11 @@ COSTS = {
     1024: ROOT / "benchmarks/results/losses_b1024.json",
 }
 PICTURES = os.environ.get("NEARKIN_DOCS_PICTURES", "1") != "0"
-"""Drawing takes most of the time of a build; 0 leaves the pictures out, to look at text quickly."""
+"""Drawing takes most of the time of a build; 0 leaves the pictures empty, to look at text quickly."""
+
+_EMPTY = {"svg": b'<svg xmlns="http://www.w3.org/2000/svg"/>', "html": b"<!doctype html><title>empty</title>"}
 
 _SHOWN_LAYOUTS = {"triplet": "a negative about as near as the positive", "hard": "a negative in between"}
-_WITHOUT_WEIGHTS = {"direction_proxy_nca"}
-"""Losses without a weight picture: their weights are no function of samples and proxies alone."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -69,18 +70,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     add("losses/index.md", _index())
     for choice in every_loss():
         add(f"losses/{choice.name}.md", _page(choice))
-        if PICTURES:
-            _add_pictures(add, choice)
-    if PICTURES:
-        add(
-            "losses/moving.html",
-            _drawn("html", lambda path: animate(every_loss(), layouts.find("clusters"), path)),
-        )
-        add("pictures/similarities.svg", _drawn("svg", lambda path: draw_similarities(_table_1(), path)))
-        add(
-            "pictures/forces.svg",
-            _drawn("svg", lambda path: draw_forces(every_loss(), layouts.find("triplet"), path)),
-        )
+        _add_pictures(add, choice)
+    toy = layouts.find("clusters")
+    add("losses/moving.html", _drawn("html", lambda path: animate(every_loss(), toy, path)))
+    add("pictures/similarities.svg", _drawn("svg", lambda path: draw_similarities(_table_1(), path)))
+    triplet = layouts.find("triplet")
+    add("pictures/forces.svg", _drawn("svg", lambda path: draw_forces(every_loss(), triplet, path)))
     return files
 
 
@@ -89,13 +84,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     for marker, table in _TABLES.items():
         if marker in markdown:
             markdown = markdown.replace(marker, table())
-    if not PICTURES:
-        markdown = "\n".join(
-            line for line in markdown.splitlines() if not line.startswith("![") or "gallery" in line
-        )
-        markdown = markdown.replace("](moving.html)", "](index.md)").replace(
-            "](losses/moving.html)", "](losses/index.md)"
-        )
     return replace_blocks(markdown)
 
 
@@ -107,6 +95,8 @@ def _adder(files: Files, config: MkDocsConfig) -> Callable[[str, str | bytes], N
 
 
 def _drawn(extension: str, draw: Callable[[Path], object]) -> bytes:
+    if not PICTURES:
+        return _EMPTY[extension]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"picture.{extension}"
         draw(path)
@@ -118,8 +108,8 @@ def _add_pictures(add: Callable[[str, str | bytes], None], choice: LossChoice) -
         points = layouts.find(layout)
         picture = _drawn("svg", lambda path, points=points: draw_forces([choice], points, path))
         add(f"losses/{choice.name}-{layout}.svg", picture)
-    if choice.name not in _WITHOUT_WEIGHTS:
-        batch = structured_batch()
+    batch = structured_batch()
+    if _why_no_weights(choice) is None:
         add(
             f"losses/{choice.name}-weights.svg",
             _drawn("svg", lambda path: draw_weights([choice], batch, path)),
@@ -160,11 +150,19 @@ def _forces(choice: LossChoice) -> str:
     )
 
 
+def _why_no_weights(choice: LossChoice) -> str | None:
+    """Why a loss has no ∂L/∂S to draw, if it has none."""
+    try:
+        check_weighs_pairs(choice.build(2, 2))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _weights(choice: LossChoice) -> str:
-    if choice.name in _WITHOUT_WEIGHTS:
-        return (
-            "Its weights also depend on similarities between proxies: there is no one matrix ∂L/∂S to show."
-        )
+    reason = _why_no_weights(choice)
+    if reason is not None:
+        return f"There is no one matrix ∂L/∂S to show: {reason}."
     return (
         f"![Pair weights of {choice.name}]({choice.name}-weights.svg){{ width=75% }}\n\n"
         f"Yours: `nearkin explain weights {choice.name} --run runs/birds`."
@@ -206,12 +204,8 @@ def _cost(name: str) -> str:
 
 
 def _recalls() -> list[dict[str, str]]:
-    beside = ROOT.parent / "shared" / "reference" / "thesis_recall.csv"
-    for path in (PUBLISHED, beside):
-        if path.exists():
-            with path.open(encoding="utf-8", newline="") as file:
-                return list(csv.DictReader(file))
-    return []
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _published(name: str) -> str:
@@ -232,7 +226,8 @@ def _published(name: str) -> str:
     ]
     return (
         "\n".join([head, line, *body])
-        + "\n\nRecall@1 in percent, by embedding size, as the thesis printed it."
+        + "\n\nRecall@1 in percent, by embedding size, as the thesis printed it: one "
+        "run each, its epoch chosen on the test classes."
     )
 
 

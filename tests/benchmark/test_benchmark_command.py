@@ -83,7 +83,7 @@ def test_show_lists_the_runs_and_starts_none(nearkin, plan_file, tmp_path):
     ("arguments", "message"),
     [
         (["tournamnt"], "there is no plan tournamnt: .*did you mean tournament"),
-        (["{plan}", "--set", "losses=[1]"], "unknown loss"),
+        (["{plan}", "--set", "losses=[1]"], "seed0: loss.name: input should be a valid string, not 1"),
         (["{plan}", "--set", "recipe.training.epoch=1"], "unknown key training.epoch: did you mean epochs"),
     ],
 )

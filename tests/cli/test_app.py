@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -9,8 +10,8 @@ import torch
 from PIL import Image
 
 from nearkin import losses
-from nearkin.cli.app import app, default_output, main
-from nearkin.cli.display import console
+from nearkin.cli.app import app, default_output
+from nearkin.cli.display import TrainingDisplay
 from nearkin.training import Recipe
 
 SMALL = {
@@ -23,24 +24,6 @@ SMALL = {
     "sampler.batch_size": 40,
     "training.epochs": 2,
 }
-
-
-@pytest.fixture
-def nearkin(capsys, monkeypatch):
-    """Runs the command line in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
-        monkeypatch.setattr(console, "file", sys.stdout)
-        try:
-            main()
-            code = 0
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture
@@ -75,6 +58,24 @@ def test_train_then_train_again_then_evaluate(nearkin, small_settings, tmp_path)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert written["scores"] == result["test"]
     assert written["classes"][0]["label"].startswith("U+")
+
+
+def test_ctrl_c_says_how_to_go_on(nearkin, small_settings, tmp_path, monkeypatch):
+    with monkeypatch.context() as context:
+        context.setattr(TrainingDisplay, "epoch_end", lambda self, row: signal.raise_signal(signal.SIGINT))
+        code, out, err = nearkin("train", *small_settings, "-o", tmp_path / "run")
+    assert (code, out) == (130, "")
+    assert err == "nearkin: stopped. The same command goes on from the last checkpoint\n"
+    assert nearkin("train", *small_settings, "-o", tmp_path / "run")[0] == 0
+
+
+def test_pictures_that_a_killed_run_did_not_draw_are_drawn_the_next_time(nearkin, small_settings, tmp_path):
+    nearkin("train", *small_settings, "-o", tmp_path / "run")
+    (tmp_path / "run" / "map.png").unlink()
+    code, out, err = nearkin("train", *small_settings, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "run" / "map.png").exists()
+    assert "map.png" in out
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+import tomli_w
 
 from nearkin.cli.app import main
 from nearkin.cli.display import console
@@ -112,3 +113,20 @@ def test_a_narrow_terminal_gets_whole_cells(nearkin, monkeypatch, small_recipe, 
     assert "…" not in out
     _, out, _ = nearkin("tournament", "--published", "thesis")
     assert "…" not in out
+
+
+def test_without_runs_the_embedded_plan_is_executed_ranked_and_reported(
+    nearkin, small_recipe, tmp_path, monkeypatch
+):
+    small = {"losses": ["triplet", "npair"], "recipe": small_recipe}
+    file = tmp_path / "tournament.toml"
+    file.write_text(tomli_w.dumps(small))
+    monkeypatch.setattr("nearkin.benchmark.plan.packaged_plans", lambda: {"tournament": file})
+    code, out, _ = nearkin("tournament", "-o", tmp_path / "out")
+    assert code == 0
+    assert "raw_pixels" in out
+    assert (tmp_path / "out" / "report.html").exists()
+    finished = {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/**/result.json")}
+    assert len(finished) == 10
+    nearkin("tournament", "-o", tmp_path / "out", "--no-report")
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/**/result.json")} == finished

@@ -1,30 +1,8 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from nearkin.cli.app import main
-from nearkin.cli.display import console
 from nearkin.training import Recipe
-
-
-@pytest.fixture
-def nearkin(capsys, monkeypatch):
-    """Runs the command line in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
-        monkeypatch.setattr(console, "file", sys.stdout)
-        try:
-            main()
-            code = 0
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def test_tune_searches_then_trains_on_all_classes_and_tests(nearkin, small_recipe, tmp_path):

@@ -13,9 +13,10 @@ from filelock import FileLock
 from poison import poison_test_splits
 
 from nearkin.protocols import open_data, seal
-from nearkin.protocols.search import Search, SearchObserver, importances
+from nearkin.protocols.search import Search, SearchObserver
 from nearkin.protocols.search_pictures import draw_search
 from nearkin.protocols.search_plan import plan_search
+from nearkin.protocols.search_strategy import importances
 from nearkin.protocols.trial import run_trial
 from nearkin.training import Observer, Recipe, Run, RunError
 
@@ -51,6 +52,8 @@ def test_values_and_epoch_come_from_validation_and_test_is_read_once(recipe, tmp
     assert best.score == max(row["recall_at_1"] for row in metrics)
     assert best.epoch == next(row["epoch"] for row in metrics if row["recall_at_1"] == best.score)
 
+    begun = Run.open(search.path / "best", search.plan.final_recipe({"loss.alpha": 3.0}, 1))
+    assert search.best_run().recipe != begun.recipe  # had been begun before better values were found
     finished = search.finish()
     assert (vault.opened, vault.unsealed) == (1, 0)
     used = finished.result["recipe"]
@@ -130,7 +133,8 @@ def test_a_hopeless_trial_is_given_up_and_its_past_is_told_once(recipe, tmp_path
 
 def test_a_trial_that_breaks_is_a_failure_and_the_search_goes_on(recipe, tmp_path):
     ranges = ["loss.margin=0.1", "loss.alpha=32", "optimizer.lr=0.002,1e30"]
-    search = Search.open(tmp_path / "search", plan_search(recipe, ranges, sampler="grid"))
+    plan = plan_search(recipe, ranges, sampler="grid", pruner="hyperband")
+    search = Search.open(tmp_path / "search", plan)
     records = search.run(50)  # the grid has two points
     assert sorted(record.state for record in records) == ["done", "failed"]
     failed = next(record for record in records if record.state == "failed")

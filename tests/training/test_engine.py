@@ -1,38 +1,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from interruptions import Interruption, StopAtBatch
 
 from nearkin import losses
 from nearkin.protocols import execute, open_data, score_test
 from nearkin.sampling import base as sampling
-from nearkin.training import Observer, Recipe, Run, TrainingError, build_network, load_network
+from nearkin.training import Recipe, Run, TrainingError, build_network, load_network
 
 HERE = Path(__file__).parent
-
-
-class Interruption(Exception):
-    pass
-
-
-class StopAt(Observer):
-    """Breaks a training off after so many batches."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def step(self, **_) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Interruption
 
 
 def finish(path: Path, values: dict) -> str:
@@ -71,7 +51,7 @@ def test_an_interrupted_run_ends_with_the_same_result(step, small_recipe, tmp_pa
     whole = finish(tmp_path / "whole", small_recipe)
     run = Run.open(tmp_path / "broken", Recipe.parse(small_recipe))
     with pytest.raises(Interruption):
-        execute(run, StopAt(step))
+        execute(run, StopAtBatch(step))
     assert run.result() is None
     assert finish(run.path, small_recipe) == whole
     assert run.metrics()[-1]["recall_at_1"] == Run.existing(tmp_path / "whole").metrics()[-1]["recall_at_1"]
@@ -83,7 +63,7 @@ def test_a_checkpoint_in_mid_epoch_is_gone_on_from(small_recipe, tmp_path, monke
     whole = finish(tmp_path / "whole", values)
     run = Run.open(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
-        execute(run, StopAt(5))
+        execute(run, StopAtBatch(5))
     assert run.last_checkpoint().state["batch"] == 4
     assert finish(run.path, values) == whole
 
@@ -105,41 +85,9 @@ def test_samplers_that_look_at_embeddings_are_refreshed_and_resumed(
     assert refreshed[0] == (216, 16)
     run = Run.open(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
-        execute(run, StopAt(5))
+        execute(run, StopAtBatch(5))
     assert run.last_checkpoint().state["batch"] == 4
     assert finish(run.path, values) == whole
-
-
-def _train_in_a_process(recipe: Path, output: Path) -> subprocess.Popen:
-    code = (
-        "import sys, torch; torch.set_num_threads(1); from nearkin.training import Recipe, Run;"
-        "from nearkin.protocols import execute; execute(Run.open(sys.argv[2], Recipe.read(sys.argv[1])))"
-    )
-    return subprocess.Popen([sys.executable, "-c", code, str(recipe), str(output)])
-
-
-def test_a_killed_process_ends_with_the_same_result(small_recipe, tmp_path):
-    values = small_recipe | {"training": {"epochs": 30}}
-    whole = finish(tmp_path / "whole", values)
-    recipe, output = tmp_path / "recipe.toml", tmp_path / "killed"
-    recipe.write_text(Recipe.parse(values).to_toml())
-    kills = 0
-    for wanted in (2, 9, 16):
-        process = _train_in_a_process(recipe, output)
-        while process.poll() is None:
-            rows = (
-                (output / "metrics.jsonl").read_text().count("\n")
-                if (output / "metrics.jsonl").exists()
-                else 0
-            )
-            if rows > wanted:
-                os.kill(process.pid, signal.SIGKILL)
-                kills += process.wait() == -signal.SIGKILL
-                break
-            time.sleep(0.005)
-    assert kills == 3
-    assert _train_in_a_process(recipe, output).wait() == 0
-    assert (output / "result.json").read_text() == whole
 
 
 def test_a_broken_loss_stops_with_a_clear_message_and_keeps_the_checkpoint(small_recipe, tmp_path):

@@ -66,9 +66,9 @@ def test_the_shapes_of_the_schedules():
     assert learning_rate_factor(ScheduleRecipe(name="constant", warmup=0), 10, 9) == 1
 
 
-def test_the_scheduler_counts_batches():
+def test_the_scheduler_counts_steps():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = build_scheduler(recipe("training.epochs=4", "schedule.warmup=1"), optimizer, batches=10)
+    scheduler = build_scheduler(recipe("training.epochs=4", "schedule.warmup=1"), optimizer, steps=10)
     rates = []
     for _ in range(40):
         rates.append(optimizer.param_groups[0]["lr"])

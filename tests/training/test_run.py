@@ -30,6 +30,29 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
         Run.open(tmp_path, Recipe())
 
 
+def test_what_a_process_killed_at_its_beginning_left_is_no_hindrance(tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / ".recipe.toml.x1y2.toml").write_text("seed = ")
+    assert Run.open(tmp_path, Recipe()).recipe == Run.existing(tmp_path).recipe
+    (tmp_path / "recipe.toml").unlink()
+    (tmp_path / "checkpoint" / "step-1.safetensors").write_text("somebody's weights")
+    with pytest.raises(RunError, match="holds other files"):
+        Run.open(tmp_path, Recipe())
+
+
+def test_what_a_kill_left_half_written_is_no_obstacle_and_does_not_stay(tmp_path):
+    half = tmp_path / "run" / ".recipe.toml.x2k1.toml"
+    half.parent.mkdir()
+    half.write_text("seed = ")
+    run = Run.open(tmp_path / "run", Recipe())
+    assert not half.exists()
+    run.write_checkpoint(1, checkpoint(1))
+    half = run.path / "checkpoint" / ".step-000000002.safetensors.9f.safetensors"
+    half.write_bytes(b"")
+    assert Run.open(run.path, Recipe()).last_checkpoint().state == {"value": 1}
+    assert not half.exists()
+
+
 def test_an_output_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write to"):

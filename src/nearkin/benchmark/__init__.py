@@ -1,7 +1,6 @@
 """Many runs, one ranking, one report."""
 
 from nearkin.benchmark.outcomes import Experiment, Outcome, read_outcomes
-from nearkin.benchmark.published import published
 from nearkin.benchmark.standings import Standings
 from nearkin.benchmark.tournament import rank_outcomes, rank_published
 
@@ -9,7 +8,6 @@ __all__ = [
     "Experiment",
     "Outcome",
     "Standings",
-    "published",
     "rank_outcomes",
     "rank_published",
     "read_outcomes",

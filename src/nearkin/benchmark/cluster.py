@@ -8,6 +8,7 @@ handed out again with the files that had come back, and goes on from its last ch
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from nearkin.atomic import atomic_path
+from nearkin.atomic import atomic_path, write_text
 from nearkin.benchmark.snapshots import Snapshot
 from nearkin.benchmark.worker import ERROR, failure_of, lock_of, start_worker, stop_worker
 from nearkin.benchmark.workforce import Event
@@ -64,8 +65,7 @@ class RayTasks:
         self._tasks: dict[Path, _Task] = {}
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
-            where = {} if address == "local" else {"address": address}
-            ray.init(**where, log_to_driver=False, logging_level="warning")
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         self._remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
 
     @property
@@ -116,7 +116,7 @@ class RayTasks:
         except StopIteration:
             return self._ended(task)
         except self._ray.exceptions.RayTaskError as error:
-            return self._release(task, "failed", " ".join(str(error.cause).split()))
+            return self._failed(task, " ".join(str(error.cause).split()), str(error))
         except self._ray.exceptions.RayError as error:
             return self._lost(task, type(error).__name__)
         _write_files(task.run.path, files)
@@ -134,9 +134,14 @@ class RayTasks:
     def _lost(self, task: _Task, reason: str) -> Event:
         task.losses += 1
         if task.losses > self._retries:
-            return self._release(task, "failed", f"its worker was lost {task.losses} times ({reason})")
+            return self._failed(task, f"its worker was lost {task.losses} times ({reason})")
         task.updates, task.begun = self._submit(task.run), False
         return Event(task.run.path, "lost", reason)
+
+    def _failed(self, task: _Task, reason: str, details: str = "") -> Event:
+        """A failure of the cluster's, about which the run itself could not leave a word."""
+        write_text(task.run.path / ERROR, f"{reason}\n\n{details}")
+        return self._release(task, "failed", reason)
 
     def _release(self, task: _Task, kind: Any, reason: str = "") -> Event:
         del self._tasks[task.run.path]

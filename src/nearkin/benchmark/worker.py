@@ -18,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 import nearkin
+from nearkin.allocation import keep_freed_memory
 from nearkin.atomic import write_text
 
 LOCK = ".lock"
@@ -92,6 +93,7 @@ def _signal_name(number: int) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Carry out the run in the directory that is the only argument."""
+    keep_freed_memory()
     _die_with_the_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which then ends its workers
     path = Path(arguments[0])

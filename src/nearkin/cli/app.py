@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from nearkin.cli.allocation import keep_freed_memory
+from nearkin.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
 from nearkin.cli.explain import explain_app
 from nearkin.cli.tournament import tournament
@@ -35,6 +35,8 @@ app.command()(tune)
 app.command()(benchmark)
 app.add_typer(explain_app, name="explain")
 
+_INTERRUPTED = 130  # as shells count Ctrl-C
+
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,10 +54,12 @@ def main() -> None:
     except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:
         if os.environ.get("NEARKIN_DEBUG"):
             raise
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"[bold red]nearkin:[/] {_one_line(error)}", markup=True
-        )
+        _say(f"[bold red]nearkin:[/] {_one_line(error)}")
         sys.exit(2)
+
+
+def _say(line: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(line)
 
 
 def _one_line(error: Exception) -> str:
@@ -96,9 +100,16 @@ def train(
         typer.echo(chosen.to_toml())
         return
     run = Run.open(output or default_output(chosen), chosen)
+    if not run.writes:  # one of several processes, and not the one that talks
+        execute(run)
+        return
     display = TrainingDisplay(run)
-    finished = execute(run, display)
-    pictures = draw_run(finished, display)
+    try:
+        finished = execute(run, display)
+        pictures = draw_run(finished, display)
+    except KeyboardInterrupt:
+        _say("[bold yellow]nearkin:[/] stopped. The same command goes on from the last checkpoint")
+        raise typer.Exit(_INTERRUPTED) from None
     print_run(finished, pictures)
 
 

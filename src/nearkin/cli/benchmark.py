@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 
-def benchmark(  # noqa: PLR0917  (typer passes keywords)
+def benchmark(
     plan: Annotated[str, typer.Argument(help="A plan (TOML), or the name of one that comes with nearkin.")],
+    *,
     settings: Annotated[
         list[str] | None,
         typer.Option(

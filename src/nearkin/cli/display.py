@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -100,6 +101,11 @@ class TrainingDisplay(Observer):
         )
         self._progress.console.print(f"epoch {row['epoch']:3d}  loss {row['loss']:8.4f}  [cyan]{scores}[/]")
         self._images, self._looked = 0, time.monotonic()
+
+    def warning(self, text: str) -> None:
+        """Print a watchdog's line; in a pipe on standard error, where it does not disturb the result."""
+        shown = self._progress.console if self._progress is not None else Console(stderr=True, soft_wrap=True)
+        shown.print(f"[yellow]warning:[/] {escape(text)}", highlight=False)
 
     def end(self) -> None:
         """Stop the live line."""

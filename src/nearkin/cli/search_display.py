@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nearkin.cli.display import console, shown_path
-from nearkin.protocols.search import Search, SearchObserver, TrialRecord, importances
+from nearkin.protocols.search import Search, SearchObserver, TrialRecord
+from nearkin.protocols.search_strategy import importances
 
 _SHOWN_TRIALS = 5
 
@@ -63,7 +64,7 @@ class SearchDisplay(SearchObserver):
 
 def _line(trial: TrialRecord) -> str:
     score = "     " if trial.score is None else f"{100 * trial.score:5.2f}"
-    values = "  ".join(f"{key} {value}" for key, value in trial.values.items())
+    values = "  ".join(f"{key.split('.')[-1]} {value}" for key, value in trial.values.items())
     end = "" if trial.state == "done" else f"  {trial.state}"
     if trial.state == "given up":
         end += f" after epoch {trial.epoch}"
@@ -74,30 +75,29 @@ def _line(trial: TrialRecord) -> str:
 
 def print_search(search: Search, pictures: list[Path]) -> None:
     """Print the best trials, what mattered, and where everything is."""
-    records, best = search.records(), search.best()
-    keys = list(search.plan.space)
-    score = f"Recall@{search.plan.recipe.evaluation.recall_at[0]}"
-    table = Table(box=None, pad_edge=False)
-    for column in ("trial", score, "epoch", *keys):
-        table.add_column(column, justify="right", overflow="fold")
-    done = sorted((r for r in records if r.state == "done"), key=lambda r: (-(r.score or 0), r.number))
-    for record in done[:_SHOWN_TRIALS]:
-        values = [str(record.values[key]) for key in keys]
-        style = "bold" if record == best else None
-        table.add_row(
-            f"{record.number}", f"{100 * (record.score or 0):.2f}", f"{record.epoch}", *values, style=style
-        )
+    records = search.records()
+    done = [record for record in records if record.state == "done" and record.score is not None]
+    shown_trials = sorted(done, key=lambda record: (-(record.score or 0), record.number))[:_SHOWN_TRIALS]
     with search.study() as study:
         mattered = importances(study)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("best trials")
+    for record in shown_trials:
+        best = record is shown_trials[0]
+        table.add_column(f"{record.number}", justify="right", style="bold" if best else None)
     if mattered:
-        shares = [f"{mattered[key]:.0%}" if key in mattered else "" for key in keys]
-        table.add_row("", "", "share", *shares, style="dim")
+        table.add_column("explains", justify="right", style="dim")
+    score = f"Recall@{search.plan.recipe.evaluation.recall_at[0]}"
+    table.add_row(score, *(f"{100 * (record.score or 0):.2f}" for record in shown_trials))
+    table.add_row("epoch", *(f"{record.epoch}" for record in shown_trials))
+    for key in search.plan.space:
+        share = [f"{mattered[key]:.0%}"] if key in mattered else []
+        table.add_row(key, *(str(record.values[key]) for record in shown_trials), *share)
     console.print(table)
     states = [r.state for r in records]
     console.print(
         f"[dim]{len(records)} trials on validation classes: {states.count('done')} done, "
-        f"{states.count('given up')} given up, {states.count('failed')} failed; "
-        "share: how much of their differences each value explains[/]"
+        f"{states.count('given up')} given up, {states.count('failed')} failed[/]"
     )
     console.print(f"search    {shown_path(search.path)}")
     for picture in pictures:

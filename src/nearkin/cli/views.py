@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearkin.protocols import Finished, selects_on_test
+from nearkin.protocols import Finished, reopened, selects_on_test
 from nearkin.training import Observer, Run
 from nearkin.training.pictures import embedding_map, fold_curves, learning_curve, retrieval_gallery
 
 
 def draw_run(finished: Finished, observer: Observer) -> list[Path]:
-    """Draw the pictures of a run into its directory; those of a run that was finished before are kept."""
-    run, opened = finished.run, finished.opened
+    """Draw the pictures of a run into its directory.
+
+    Those of a run that was finished before are kept; what is missing, because the run was killed while it
+    drew, is drawn now.
+    """
+    run = finished.run
     curve, gallery, landscape = (run.path / f"{name}.png" for name in ("learning_curve", "gallery", "map"))
+    if finished.opened is None and not (gallery.exists() and landscape.exists()):
+        finished = reopened(finished, observer)
+    opened = finished.opened
     if opened is not None:
         observer.stage("drawing the pictures")
         _draw_curve(finished, curve)

@@ -89,8 +89,10 @@ class ImageSet:
             numbers = {number: number for number in range(len(class_names))}
             self.class_names = tuple(class_names)
             if set(values) != set(numbers):
+                empty = [name for number, name in enumerate(class_names) if number not in set(values)]
                 raise ValueError(
                     f"labels must use every number from 0 to {len(class_names) - 1}, and no other"
+                    + (f"; class {empty[0]!r} has no image" if empty else "")
                 )
         self.images = images
         self.labels = torch.tensor([numbers[v] for v in values], dtype=torch.long)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.resources import files
-from math import ceil, sqrt
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +21,19 @@ from torch import Tensor
 from nearkin.atomic import atomic_path, write_text
 from nearkin.evaluation import retrieval_scores
 from nearkin.explain.choice import LossChoice
-from nearkin.explain.forces import forces_at, place_proxies
+from nearkin.explain.forces import NOTHING, forces_at, place_proxies
 from nearkin.explain.layouts import Layout
-from nearkin.explain.style import CLASS_COLOURS, GREY, INK, PALE, Path, check_format, colour_of, marker_of
+from nearkin.explain.style import (
+    CLASS_COLOURS,
+    GREY,
+    INK,
+    PALE,
+    Path,
+    check_format,
+    colour_of,
+    columns_of_grid,
+    marker_of,
+)
 from nearkin.losses import Loss, ProxyLoss
 from nearkin.losses.base import require_count
 
@@ -31,7 +41,6 @@ FORMATS = ("gif", "html")
 _STEP = 0.05
 """Of the fastest point, at most, in units of the circle's radius."""
 
-_NOTHING = 1e-6
 _TRAIL = 12
 _HOLD_SECONDS = 1.2
 
@@ -77,8 +86,8 @@ def descend(loss: Loss, layout: Layout, steps: int = 60) -> Trajectory:
         found = forces_at(loss, points, layout.labels)
         recall = retrieval_scores(points, layout.labels, recall_at=(1,)).recall_at[1]
         moments.append((points, found.proxies, found.value, recall))
-        rate = rate or (_STEP / found.longest if found.longest > _NOTHING else 0.0)
-        step = min(rate, _STEP / max(found.longest, _NOTHING))
+        rate = rate or (_STEP / found.longest if found.longest > NOTHING else 0.0)
+        step = min(rate, _STEP / max(found.longest, NOTHING))
         points = _moved(points, found.on_points * step, on_sphere)
         if isinstance(loss, ProxyLoss):
             proxies = _moved(found.proxies, found.on_proxies * step, on_sphere)
@@ -112,7 +121,7 @@ def animate(
     """
     kind = check_format(path, FORMATS)
     tracks = [descend(choice.build(layout.num_classes, 2), layout, steps) for choice in choices]
-    columns = min(len(choices), columns or ceil(sqrt(1.6 * len(choices))))
+    columns = columns_of_grid(len(choices), columns)
     if kind == "gif":
         _write_gif(choices, layout, tracks, path, columns)
     else:
@@ -122,11 +131,7 @@ def animate(
 
 def reach(track: Trajectory) -> float:
     """How far from the middle anything ever gets, at least 1."""
-    return max(
-        1.0,
-        float(track.points.abs().max()),
-        float(track.proxies.abs().max()) if track.proxies.numel() else 0.0,
-    )
+    return max(1.0, float(torch.cat([track.points, track.proxies], dim=1).abs().max()))
 
 
 class _Panel:
@@ -194,7 +199,7 @@ def _write_gif(
     writer = PillowWriter(fps=12)
     last = len(tracks[0].points) - 1
     moments = [*range(last + 1), *[last] * round(_HOLD_SECONDS * 12)]
-    with atomic_path(path) as temporary, writer.saving(figure, str(temporary), dpi=110):
+    with atomic_path(path) as temporary, writer.saving(figure, str(temporary), dpi=140):
         for moment in moments:
             for panel in panels:
                 panel.show(moment)

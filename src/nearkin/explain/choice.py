@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nearkin import losses
-from nearkin.losses import Loss, ProxyLoss
+from nearkin.losses import Loss
 
 _IN_A_PICTURE: dict[str, dict[str, Any]] = {
     "soft_triple": {"proxies_per_class": 2},
@@ -77,8 +77,3 @@ def every_loss() -> list[LossChoice]:
     """All registered losses, those without proxies first."""
     choices = [LossChoice.parse(name) for name in losses.names()]
     return sorted(choices, key=lambda choice: losses.describe(choice.name).needs_classes)
-
-
-def has_proxies(loss: Loss) -> bool:
-    """Whether samples are compared with proxies instead of each other."""
-    return isinstance(loss, ProxyLoss)

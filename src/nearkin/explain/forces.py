@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, sqrt
+from math import ceil, nan
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from nearkin.explain.choice import LossChoice
 from nearkin.explain.layouts import Layout, turned
 from nearkin.explain.pair_weighting import similarity_weights
-from nearkin.explain.style import GREY, INK, PALE, Path, colour_of, marker_of, save
+from nearkin.explain.style import GREY, INK, PALE, Path, colour_of, columns_of_grid, marker_of, save
 from nearkin.losses import Loss, ProxyLoss
 from nearkin.losses.base import require_one_of
 
@@ -25,7 +25,7 @@ SPACES = ("circle", "plane")
 _LONGEST = 0.6
 """Of the arrows of a panel, in units of the circle's radius."""
 
-_NOTHING = 1e-6
+NOTHING = 1e-6
 """Forces below it are rounding."""
 
 _PANEL, _GAP, _WORDS, _WORDS_BELOW, _FOOT = 1.9, 0.08, 0.5, 0.27, 0.26
@@ -46,7 +46,7 @@ class Forces(NamedTuple):
         proxies: ``(M, 2)``; none where the loss has none.
         on_proxies: −∂L/∂w ``(M, 2)``.
         proxy_labels: ``(M,)``.
-        value: The loss.
+        value: The loss; NaN in the plane, where only forces are computed.
     """
 
     on_points: Tensor
@@ -125,10 +125,9 @@ def _in_plane(loss: Loss, layout: Layout) -> Forces:
     weights = similarity_weights(loss, S, layout.labels)
     on_points = _along_lines(weights, points, others)
     on_others = _along_lines(weights.T, others, points)
-    value = float("nan")
     if isinstance(loss, ProxyLoss):
-        return Forces(on_points, proxies, on_others, proxy_labels, value)
-    return Forces(on_points + on_others, proxies, torch.zeros_like(proxies), proxy_labels, value)
+        return Forces(on_points, proxies, on_others, proxy_labels, nan)
+    return Forces(on_points + on_others, proxies, torch.zeros_like(proxies), proxy_labels, nan)
 
 
 def _along_lines(weights: Tensor, points: Tensor, others: Tensor) -> Tensor:
@@ -159,7 +158,7 @@ def draw_forces(
     Returns:
         What was drawn, loss by loss.
     """
-    columns = min(len(choices), columns or ceil(sqrt(1.6 * len(choices))))
+    columns = columns_of_grid(len(choices), columns)
     rows = ceil(len(choices) / columns)
     found = [forces(choice.build(layout.num_classes, 2), layout, space) for choice in choices]
     window = _window(layout, found)
@@ -198,7 +197,7 @@ def _window(layout: Layout, found: Sequence[Forces]) -> Bbox:
 
 def _scale(result: Forces) -> float:
     """Drawn length of a force of 1."""
-    return _LONGEST / result.longest if result.longest > _NOTHING else 0.0
+    return _LONGEST / result.longest if result.longest > NOTHING else 0.0
 
 
 def _panel(axes: Axes, choice: LossChoice, layout: Layout, result: Forces) -> None:

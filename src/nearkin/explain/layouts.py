@@ -102,11 +102,6 @@ def names() -> list[str]:
     return list(_NAMED)
 
 
-def describe(name: str) -> str:
-    """One line about a named layout."""
-    return (_NAMED[name].__doc__ or "").strip()
-
-
 def find(text: str | os.PathLike[str]) -> Layout:
     """A layout by its name, or from a CSV or JSON file.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import ceil, sqrt
 from pathlib import Path as FilePath
 
 import matplotlib as mpl
@@ -58,6 +59,15 @@ def save(figure: Figure, path: Path) -> None:
     settings = {"svg.hashsalt": "nearkin", "pdf.fonttype": 42}
     with mpl.rc_context(settings), atomic_path(path) as temporary:  # type: ignore[arg-type]
         figure.savefig(temporary, dpi=200, facecolor="white", format=kind, metadata=dates)
+
+
+def columns_of_grid(panels: int, wanted: int | None) -> int:
+    """Panels in a row: as many as wanted, or about half more than rows.
+
+    >>> columns_of_grid(18, None)
+    6
+    """
+    return min(panels, wanted or ceil(sqrt(1.6 * panels)))
 
 
 def dress(axes: Axes) -> None:

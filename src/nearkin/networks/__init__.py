@@ -17,7 +17,7 @@ from nearkin.networks import torchvision_models as torchvision_models
 from nearkin.networks.activations import Activations, ActivationTransform, cache_activations
 from nearkin.networks.base import Backbone, EmbeddingNetwork, registry
 from nearkin.networks.embedding import embed, initialise_head_with_pca
-from nearkin.networks.freezing import freeze_batch_norm, train_head_only
+from nearkin.networks.freezing import freeze_batch_norm, has_trained_batch_norm, train_head_only
 from nearkin.networks.pooling import poolings
 from nearkin.networks.pseudo_labels import pseudo_class_names
 from nearkin.networks.text import TextEncoder, text_encoder
@@ -33,6 +33,7 @@ __all__ = [
     "cache_activations",
     "embed",
     "freeze_batch_norm",
+    "has_trained_batch_norm",
     "initialise_head_with_pca",
     "names",
     "poolings",

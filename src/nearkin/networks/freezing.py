@@ -45,6 +45,11 @@ def in_frozen_batch_norm(network: nn.Module) -> set[nn.Parameter]:
     return {parameter for module in frozen for parameter in module.parameters()}
 
 
+def has_trained_batch_norm(network: nn.Module) -> bool:
+    """Whether an image's embedding depends, in training, on the images it shares the batch with."""
+    return any(isinstance(module, _BatchNorm) and not _is_frozen(module) for module in network.modules())
+
+
 def train_head_only(network: nn.Module, only_head: bool = True) -> None:
     """Hold the backbone still while a new head warms up, or (``False``) let it go again.
 

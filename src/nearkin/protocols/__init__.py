@@ -7,7 +7,7 @@ from nearkin.protocols import standard as standard
 from nearkin.protocols import standard_best_on_test as standard_best_on_test
 from nearkin.protocols.base import Learnt, Protocol, names, register, selects_on_test
 from nearkin.protocols.examination import Examination, examine
-from nearkin.protocols.execution import Finished, execute
+from nearkin.protocols.execution import Finished, execute, reopened
 from nearkin.protocols.opened import Opened
 from nearkin.protocols.sealed import SealedTest, score_test, seal
 from nearkin.protocols.training_data import TrainingData, open_data
@@ -25,6 +25,7 @@ __all__ = [
     "names",
     "open_data",
     "register",
+    "reopened",
     "score_test",
     "seal",
     "selects_on_test",

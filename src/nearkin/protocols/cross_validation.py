@@ -94,6 +94,7 @@ def _result(recipe: Recipe, folds: list[dict[str, Any]], together: dict[str, Any
         "test": over_folds(statistics.fmean, [fold["test"] for fold in folds]),
         "test_standard_deviation": over_folds(statistics.stdev, [fold["test"] for fold in folds]),
         "concatenated": together,
+        "warnings": [f"fold {n}: {text}" for n, fold in enumerate(folds) for text in fold["warnings"]],
         "validation": over_folds(statistics.fmean, [fold["validation"] for fold in folds]),
         "folds": [
             {"run": f"fold-{number:02d}"}

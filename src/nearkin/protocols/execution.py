@@ -12,10 +12,10 @@ import torch
 from nearkin.data import ImageSet
 from nearkin.protocols.base import Learnt, registry
 from nearkin.protocols.disclosure import disclosure
-from nearkin.protocols.opened import Opened
+from nearkin.protocols.opened import Opened, concatenated
 from nearkin.protocols.sealed import SealedTest, seal
 from nearkin.protocols.training_data import as_trained_on, open_data
-from nearkin.training import Observer, Run
+from nearkin.training import Observer, Run, load_network
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
     if protocol.test_chooses_epoch:
         training_data = replace(training_data, test_scorer=test.unsealed_scores(run.recipe))
     learnt = protocol.train(run, training_data, observer)
+    if not run.writes:  # the first of several processes does the rest
+        return Finished(run, {}, opened=None)
     observer.stage("scoring the test classes")
     opened = test.open([one.trained.network for one in learnt], run.recipe)
     for one, scored in zip(learnt, opened, strict=True):
@@ -55,12 +57,24 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
     return Finished(run, run.result() or {}, shown)
 
 
+def reopened(finished: Finished, observer: Observer | None = None) -> Finished:
+    """A finished run with the test images and embeddings of its networks, embedded anew for its pictures."""
+    run, result = finished.run, finished.result
+    observer = observer or Observer()
+    _, test = seal(open_data(run.recipe, observer))
+    observer.stage("embedding the test classes again")
+    runs = [Run.existing(run.path / fold["run"]) for fold in result.get("folds", [])] or [run]
+    opened = test.open([load_network(one) for one in runs], run.recipe)
+    return replace(finished, opened=opened[0] if len(opened) == 1 else concatenated(run.recipe, opened))
+
+
 def _result(learnt: Learnt, opened: Opened, test: SealedTest, notes: tuple[str, ...]) -> dict[str, Any]:
     """All that a run found out. Nothing here may differ between two runs of one recipe on one machine."""
     trained, validation = learnt.trained, learnt.validation
     return {
         "recipe": learnt.run.recipe.to_dict(),
         "selection": {"rule": learnt.rule, "epoch": trained.epoch},
+        "warnings": list(trained.warnings),
         "test": opened.scores.to_dict(),
         "validation": None if validation is None else trained.validation,
         "data": {

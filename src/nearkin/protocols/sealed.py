@@ -9,7 +9,7 @@ from nearkin.networks import EmbeddingNetwork
 from nearkin.protocols.opened import Opened, scored
 from nearkin.protocols.training_data import TrainingData, without_test
 from nearkin.training import Recipe, Scorer
-from nearkin.training.engine import embed_as
+from nearkin.training.building import embed_as
 
 
 class SealedTest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -10,18 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import optuna
 from filelock import FileLock, Timeout
-from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from nearkin.atomic import write_json
-from nearkin.losses import Choices, Range
 from nearkin.protocols.execution import Finished, execute
 from nearkin.protocols.search_plan import SearchPlan, Values
+from nearkin.protocols.search_strategy import pruner_of, sampler_of, suggest
 from nearkin.protocols.training_data import TrainingData, open_data, without_test
 from nearkin.protocols.trial import Outcome, Report, forget_weights, run_trial
 from nearkin.training import Observer, Run, RunError, TrainingError
@@ -139,7 +138,12 @@ class Search:
         """The run on all training classes with the best trial's values, as far as its best epoch."""
         best = self.best()
         assert best.epoch is not None
-        return Run.open(self._best_path, self.plan.final_recipe(best.values, best.epoch))
+        recipe = self.plan.final_recipe(best.values, best.epoch)
+        if self._best_path.exists():
+            begun = Run.existing(self._best_path)
+            if begun.recipe != recipe and begun.result() is None:  # more trials have found better values
+                shutil.rmtree(self._best_path)
+        return Run.open(self._best_path, recipe)
 
     def finish(self, observer: Observer | None = None) -> Finished:
         """Train on all training classes with the best trial's values, and open the test split, once."""
@@ -167,7 +171,7 @@ class Search:
                 study_name="search",
                 direction="maximize",
                 load_if_exists=True,
-                pruner=_pruner(self.plan),
+                pruner=pruner_of(self.plan),
             )
         finally:
             storage.remove_session()
@@ -288,8 +292,8 @@ class _Worker:
         return None
 
     def _do(self, study: optuna.Study, number: int, trial: optuna.Trial) -> None:
-        study.sampler = _sampler(self.plan, number)
-        values = _readable({key: _suggest(trial, key, where) for key, where in self.plan.space.items()})
+        study.sampler = sampler_of(self.plan, number)
+        values = _readable({key: suggest(trial, key, where) for key, where in self.plan.space.items()})
         path = self.search.trial_path(number)
         try:
             run = Run.open(path, self.plan.trial_recipe(values))
@@ -342,65 +346,3 @@ def _readable(values: Values) -> Values:
         key: float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
         for key, value in values.items()
     }
-
-
-def _suggest(trial: optuna.Trial, key: str, where: Range | Choices) -> Any:
-    if isinstance(where, Choices):
-        return trial.suggest_categorical(key, where.values)
-    if where.whole:
-        return trial.suggest_int(key, int(where.low), int(where.high), log=where.log)
-    return trial.suggest_float(key, where.low, where.high, log=where.log)
-
-
-def _sampler(plan: SearchPlan, number: int) -> optuna.samplers.BaseSampler:
-    """Of one trial, so that a search that was stopped draws what it would have drawn; first the recipe."""
-    seed = int(np.random.SeedSequence([plan.recipe.seed, number]).generate_state(1)[0])
-    if plan.sampler == "grid":
-        return _Given(plan.grid_point(number))
-    own = plan.own_values()
-    if number == 0 and own is not None:
-        return _Given(own)
-    if plan.sampler == "random":
-        return optuna.samplers.RandomSampler(seed=seed)
-    return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-
-
-def _pruner(plan: SearchPlan) -> optuna.pruners.BasePruner:
-    epochs = plan.recipe.training.epochs
-    if plan.pruner == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max(1, epochs // 4))
-    if plan.pruner == "hyperband":
-        return optuna.pruners.HyperbandPruner(min_resource=1, max_resource=epochs)
-    return optuna.pruners.NopPruner()
-
-
-class _Given(optuna.samplers.BaseSampler):
-    """Values that are known beforehand."""
-
-    def __init__(self, values: Values) -> None:
-        self._values = values
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        return self._values[param_name]
-
-
-def importances(study: optuna.Study) -> dict[str, float]:
-    """How much of the differences between trials each value explains; nothing if there are too few trials."""
-    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if len(done) < 4 or len({trial.value for trial in done}) < 2:
-        return {}
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {key: float(share) for key, share in found.items()}

@@ -9,10 +9,11 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from nearkin.losses import Range
-from nearkin.protocols.search import Search, TrialRecord, importances
+from nearkin.protocols.search import Search, TrialRecord
+from nearkin.protocols.search_strategy import importances
 from nearkin.training.pictures import GRID, INK, SECOND_INK, save
 
 _FAINT = "#9a9a9a"
@@ -90,6 +91,9 @@ def _draw_slices(search: Search, records: Sequence[TrialRecord], path: Path, sco
             )
         if isinstance(where, Range) and where.log:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
         _dress(axes, key)
     for axes in grid[len(space) :]:
         axes.set_visible(False)

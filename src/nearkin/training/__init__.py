@@ -1,6 +1,8 @@
 """One run: a recipe in, a trained network out, resumable at any moment."""
 
-from nearkin.training.engine import Scorer, Trained, TrainingError, build_network, load_network, train
+from nearkin.training.building import build_network, load_network
+from nearkin.training.engine import Scorer, Trained, TrainingError, train
+from nearkin.training.gradient_caching import backward_in_chunks
 from nearkin.training.observer import Observer
 from nearkin.training.recipe import Recipe, RecipeError
 from nearkin.training.run import Run, RunError
@@ -14,6 +16,7 @@ __all__ = [
     "Scorer",
     "Trained",
     "TrainingError",
+    "backward_in_chunks",
     "build_network",
     "load_network",
     "train",

@@ -5,35 +5,40 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import Tensor
 
-from nearkin import losses, networks, sampling
-from nearkin.data import ImageSet, evaluation_transform, loader, training_transform
+from nearkin import sampling
+from nearkin.data import ImageSet, loader, training_transform
 from nearkin.evaluation import retrieval_scores
-from nearkin.losses.base import Loss
-from nearkin.networks import (
-    ActivationTransform,
-    EmbeddingNetwork,
-    embed,
-    freeze_batch_norm,
-    initialise_head_with_pca,
-    train_head_only,
-)
+from nearkin.networks import EmbeddingNetwork, initialise_head_with_pca, train_head_only
+from nearkin.training.averaging import WeightAverage
+from nearkin.training.building import build_loss, build_network, embed_as
+from nearkin.training.distributed import Processes, build_accelerator
+from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
 from nearkin.training.guidance import guided_by_language
 from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
-from nearkin.training.recipe import Recipe
+from nearkin.training.resuming import (
+    fingerprint,
+    flattened,
+    grouped,
+    load_optimizer_state,
+    optimizer_state,
+    refuse_other_images,
+)
 from nearkin.training.run import Checkpoint, Run
+from nearkin.training.trackers import with_trackers
 from nearkin.training.trunk import activation_transform, after_trunk, seen_by_trunk
+from nearkin.training.watchdogs import Glimpse, Watchdogs
 
-_MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
-_LOOK_EVERY = 25  # batches between two looks at the loss: each makes the host wait for the device
+__all__ = ["Scorer", "Trained", "TrainingError", "embed_as", "train"]
+
+_LOOK_EVERY = 25  # steps between two looks at the loss: each makes the host wait for the device
 
 Scorer = Callable[[EmbeddingNetwork], dict[str, float | int]]
 """Scores a network on classes that training is not given."""
@@ -51,80 +56,13 @@ class Trained:
         network: With the weights of the chosen epoch.
         epoch: The chosen epoch, counted from 1.
         validation: The chosen epoch's validation scores, if there was a validation split.
+        warnings: What the watchdogs said, a line each.
     """
 
     network: EmbeddingNetwork
     epoch: int
     validation: dict[str, float] | None
-
-
-def build_network(recipe: Recipe) -> EmbeddingNetwork:
-    """The recipe's network before training."""
-    settings = recipe.network
-    network = networks.build(
-        settings.name,
-        embedding_dim=settings.embedding_dim,
-        pooling=settings.pooling,
-        layer_norm=settings.layer_norm,
-        weights=settings.weights,
-        seed=recipe.seed,
-        **settings.keywords,
-    )
-    if settings.freeze_batch_norm:
-        freeze_batch_norm(network)
-    # This memory order is up to twice as fast, on CPUs as on GPUs.
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
-def build_loss(recipe: Recipe, num_classes: int) -> Loss:
-    """The recipe's loss before training."""
-    loss = losses.build(
-        recipe.loss.name,
-        num_classes=num_classes,
-        embedding_dim=recipe.network.embedding_dim,
-        generator=torch.Generator().manual_seed(recipe.seed),
-        **recipe.loss.keywords,
-    )
-    if recipe.loss.memory is not None:
-        return losses.CrossBatchMemory(loss, **recipe.loss.memory.model_dump())
-    return loss
-
-
-def load_network(run: Run) -> EmbeddingNetwork:
-    """The trained network of a finished run."""
-    network = build_network(run.recipe)
-    network.load_state_dict(run.read_network())
-    return network.eval()
-
-
-def embed_as(
-    recipe: Recipe,
-    network: EmbeddingNetwork,
-    images: ImageSet,
-    *,
-    what: Literal["embeddings", "features"] = "embeddings",
-) -> Tensor:
-    """Embeddings ``(N, D)`` or features ``(N, F)`` of images, seen as the recipe says, on the CPU.
-
-    Args:
-        recipe: Of the run.
-        network: The whole network.
-        images: Images, or what its trunk made of them.
-        what: Which of the two.
-    """
-    if recipe.network.cached_trunk is None:
-        transform = evaluation_transform(network.preprocessing, recipe.data.transform)
-    else:
-        images = seen_by_trunk(recipe, network, images)
-        network, transform = after_trunk(recipe, network), ActivationTransform()
-    return embed(
-        network,
-        images,
-        what=what,
-        transform=transform,
-        batch_size=recipe.evaluation.batch_size,
-        workers=recipe.data.workers,
-    )
+    warnings: tuple[str, ...] = ()
 
 
 def train(
@@ -145,11 +83,21 @@ def train(
         observer: Hears about every batch and epoch; what it raises ends the training, which can go on later.
 
     Raises:
-        TrainingError: if the loss is not finite.
+        TrainingError: if the loss is not finite, or if a process that reads images died.
+        RunError: if a file cannot be written, or the data is not what it was when the run began.
     """
+    observer = with_trackers(observer or Observer(), run) if run.writes else Observer()
     with torch.random.fork_rng():
-        training = _Training(run, images, validation, observer or Observer())
-        return training.run_to_the_end()
+        training = _Training(run, images, validation, observer)
+        try:
+            return training.run_to_the_end()
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise TrainingError(
+                f"{training.moment()}: a process that reads images died, most often for lack of memory. The "
+                "last checkpoint is kept and the same command goes on from it. Try fewer data.workers"
+            ) from error
 
 
 class _Training:
@@ -161,8 +109,8 @@ class _Training:
         recipe = run.recipe
         self.recipe, self.run, self.observer = recipe, run, observer
         torch.manual_seed(recipe.seed)
-        AcceleratorState._reset_state()  # a process may train several recipes, of different precision
-        self.accelerator = Accelerator(mixed_precision=_MIXED_PRECISION[recipe.training.precision])
+        self.accelerator = build_accelerator(recipe.training.precision)
+        self.processes = Processes.of(self.accelerator)
         network = build_network(recipe).to(self.accelerator.device)
         self.whole_network = network
         images = seen_by_trunk(recipe, network, images, flips=True)
@@ -176,6 +124,8 @@ class _Training:
             images.labels,
             batch_size=recipe.sampler.batch_size,
             seed=recipe.seed,
+            rank=self.processes.rank,
+            world_size=self.processes.count,
             **recipe.sampler.keywords,
         )
         if len(self.sampler) == 0:
@@ -190,26 +140,41 @@ class _Training:
             seed=recipe.seed,
             workers=recipe.data.workers,
         )
+        refuse_trained_batch_norm(trained_part, recipe.training.chunk)
         optimizer = build_optimizer(recipe, trained_part, loss)
-        self.network, self.loss, self.optimizer = self.accelerator.prepare(trained_part, loss, optimizer)
-        self.scheduler = build_scheduler(recipe, optimizer, len(self.sampler))
+        # The processes meet in this loop, not in a wrapper: see nearkin.training.distributed.
+        self.network, self.loss = (
+            self.accelerator.prepare_model(module, evaluation_mode=True) for module in (trained_part, loss)
+        )
+        self.optimizer = self.accelerator.prepare_optimizer(optimizer)
+        self.scheduler = build_scheduler(
+            recipe, optimizer, math.ceil(len(self.sampler) / recipe.training.accumulate)
+        )
+        ema = recipe.training.ema
+        self.average = None if ema is None else WeightAverage(self.network, ema)
+        self.watchdogs = Watchdogs(recipe, loss, self.observer.warning)
+        self.batch_sizes = self.sampler.batch_sizes
         self.epoch = 0
         self.batch = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
         self.rows: list[dict[str, Any]] = []
+        self.processes.seed_apart(recipe.seed)
 
     def run_to_the_end(self) -> Trained:
         checkpoint = self.run.last_checkpoint()
         if checkpoint is None:
             if self.recipe.network.pca_head:
-                features = embed_as(self.recipe, self.whole_network, self.images, what="features")
-                initialise_head_with_pca(self.whole_network, features)
+                initialise_head_with_pca(self.whole_network, self._embed(self.images, what="features"))
+                if self.average is not None:
+                    self.average.restart()
             self._score_epoch(seconds=0.0)
         else:
             self._restore(checkpoint)
+        self.processes.copy_from_first([*self.network.state_dict().values(), *self.loss.parameters()])
         self.run.write_metrics(self.rows)
+        self.watchdogs.begin(self.sampler, self.network)
         self.observer.begin(
             epochs=self.recipe.training.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
         )
@@ -222,7 +187,7 @@ class _Training:
 
     def _train_epoch(self) -> None:
         if self.batch == 0 and self.sampler.needs_embeddings(self.epoch):
-            self.sampler.refresh(embed_as(self.recipe, self.whole_network, self.images))
+            self.sampler.refresh(self._embed(self.images))
         self.sampler.resume(self.epoch, self.batch)
         self.loader.set_epoch(self.epoch)
         self.network.train()
@@ -230,19 +195,21 @@ class _Training:
             train_head_only(
                 self.accelerator.unwrap_model(self.network), self.epoch < self.recipe.training.head_only
             )
-        started = saved = time.monotonic()
+        look_every = _LOOK_EVERY * self.recipe.training.accumulate
+        started = self.saved = time.monotonic()
         for images, labels, indices in self.loader:
             device = self.accelerator.device
             value = self._step(images.to(device), labels.to(device), indices.to(device))
+            size = self.batch_sizes[self.batch]
             self.batch += 1
             self.loss_sum += value
-            self.observer.step(epoch=self.epoch, batch=self.batch, images=len(images), loss=value)
-            if self.batch % _LOOK_EVERY == 0:
-                self._refuse_broken_loss()
-                if time.monotonic() - saved > 60 * self.recipe.training.checkpoint_minutes:
+            self.observer.step(epoch=self.epoch, batch=self.batch, images=size, loss=value)
+            if self.batch % look_every == 0:
+                self._look()
+                if self.processes.ask_first(self._checkpoint_is_due):
                     self._save()
-                    saved = time.monotonic()
-        self._refuse_broken_loss()
+        if self.batch % look_every:
+            self._look()
         self.epoch += 1
         self._score_epoch(seconds=time.monotonic() - started)
         self.batch = 0
@@ -250,24 +217,62 @@ class _Training:
         self._save()
 
     def _step(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-        ids = {} if self.recipe.loss.memory is None else {"ids": indices}
+        """Add a batch's gradients; after the last batch of a group, move the weights."""
+        first = self.batch // self.recipe.training.accumulate * self.recipe.training.accumulate
+        group = min(self.recipe.training.accumulate, len(self.sampler) - first)
+        total = self.batch_sizes[self.batch]
+        labels = self.processes.gather(labels, total)
+        ids = {} if self.recipe.loss.memory is None else {"ids": self.processes.gather(indices, total)}
+
+        def mean_of_group(own: Tensor) -> Tensor:
+            embeddings = self.processes.gather(own, total)
+            self.seen = embeddings.detach(), labels
+            value: Tensor = self.loss(embeddings, labels, **ids) / group
+            return value
+
         try:
-            value: Tensor = self.loss(self.network(images), labels, **ids)
+            value = backward_in_chunks(
+                self.network,
+                images,
+                mean_of_group,
+                chunk=self.recipe.training.chunk,
+                backward=self.accelerator.backward,
+            )
         except ValueError as error:
-            raise TrainingError(f"{self._moment()}: {error}. {_ADVICE}") from error
-        self.accelerator.backward(value)
+            raise TrainingError(f"{self.moment()}: {error}. {_ADVICE}") from error
+        if self.batch + 1 == first + group:
+            self._move_weights()
+        return value * group
+
+    def _move_weights(self) -> None:
+        self.processes.sum_gradients(self.network.parameters())
+        self.processes.average_gradients(self.loss.parameters())
         if self.recipe.optimizer.clip is not None:
             self.accelerator.clip_grad_norm_(self.network.parameters(), self.recipe.optimizer.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
-        return value.detach()
+        if self.average is not None:
+            self.average.update()
 
-    def _refuse_broken_loss(self) -> None:
-        if not math.isfinite(self.loss_sum.item()):
-            raise TrainingError(f"{self._moment()}: the loss is not a finite number. {_ADVICE}")
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self.saved > 60 * self.recipe.training.checkpoint_minutes
 
-    def _moment(self) -> str:
+    def _look(self) -> None:
+        """Stop if the loss is broken, and show the last batch to the watchdogs: the host waits here."""
+        loss_sum = self.loss_sum.item()
+        if not math.isfinite(loss_sum):
+            raise TrainingError(f"{self.moment()}: the loss is not a finite number. {_ADVICE}")
+        rate = float(self.scheduler.get_last_lr()[0] / self.scheduler.base_lrs[0])
+        self.watchdogs.look(
+            Glimpse(self.moment(), self._steps(), self.batch, loss_sum, rate, *self.seen),
+        )
+
+    def _steps(self) -> int:
+        return self.epoch * len(self.sampler) + self.batch
+
+    def moment(self) -> str:
+        """The present place in the training, in words."""
         return f"epoch {self.epoch + 1}, batch {self.batch}"
 
     def _score_epoch(self, *, seconds: float) -> None:
@@ -276,25 +281,37 @@ class _Training:
         if self.batch:
             row["loss"] = self.loss_sum.item() / self.batch
             row["seconds"] = round(seconds, 3)
-        network: EmbeddingNetwork = self.accelerator.unwrap_model(self.network)
-        if self.validation is not None:
-            row |= self._validation_scores()
-        first = f"recall_at_{self.recipe.evaluation.recall_at[0]}"
-        better = self.best is None or self.validation is None or row[first] > self.best[first]
-        if self.epoch and better:
-            self.best = row
-            self.best_weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
+        with nullcontext() if self.average is None else self.average.in_place():
+            if self.validation is not None:
+                row |= self._validation_scores()
+            first = f"recall_at_{self.recipe.evaluation.recall_at[0]}"
+            better = self.best is None or self.validation is None or row[first] > self.best[first]
+            if self.epoch and better:
+                self.best = row
+                weights = self.accelerator.unwrap_model(self.network).state_dict()
+                self.best_weights = {name: value.detach().clone() for name, value in weights.items()}
         self.rows.append(row)
         self.run.write_metrics(self.rows)
         self.observer.epoch_end(row)
+        self.watchdogs.epoch_end(self.rows)
 
     def _validation_scores(self) -> dict[str, float | int]:
         assert self.validation is not None
         if not isinstance(self.validation, ImageSet):
-            return self.validation(self.whole_network)
-        embeddings = embed_as(self.recipe, self.whole_network, self.validation)
+            scorer = self.validation
+            return self.processes.ask_first(lambda: scorer(self.whole_network))
+        embeddings, labels = self._embed(self.validation), self.validation.labels
         recall_at = self.recipe.evaluation.recall_at
-        return retrieval_scores(embeddings, self.validation.labels, recall_at=recall_at).to_dict()
+        return self.processes.ask_first(
+            lambda: retrieval_scores(embeddings, labels, recall_at=recall_at).to_dict()
+        )
+
+    def _embed(self, images: ImageSet, what: Literal["embeddings", "features"] = "embeddings") -> Tensor:
+        """All images through the present network, the work shared between processes; on the CPU."""
+        self.processes.copy_from_first(self.whole_network.buffers())
+        share = images if self.processes.count == 1 else images.select(self.processes.share(len(images)))
+        rows = embed_as(self.recipe, self.whole_network, share, what=what)
+        return self.processes.gather(rows.to(self.accelerator.device), len(images)).cpu()
 
     def _finish(self) -> Trained:
         assert self.best is not None
@@ -305,70 +322,55 @@ class _Training:
             validation = {
                 key: v for key, v in self.best.items() if key not in {"epoch", "lr", "loss", "seconds"}
             }
-        return Trained(self.whole_network.eval(), self.best["epoch"], validation)
+        return Trained(
+            self.whole_network.eval(), self.best["epoch"], validation, warnings=self.watchdogs.warnings
+        )
 
     def _save(self) -> None:
         """Write a checkpoint: all that the rest of the run depends on."""
-        tensors = {"random_state": torch.get_rng_state(), "loss_sum": self.loss_sum}
-        if torch.cuda.is_available():
-            tensors["cuda_random_state"] = torch.cuda.get_rng_state(self.accelerator.device)
-        groups = {
+        moments, optimizer = optimizer_state(self.optimizer)
+        tensors = {
+            "random_state": self.processes.random_states(),
             "network": self.accelerator.unwrap_model(self.network).state_dict(),
             "loss": self.accelerator.unwrap_model(self.loss).state_dict(),
             "best": self.best_weights,
+            "average": {} if self.average is None else self.average.tensors(),
             "sampler": self.sampler.tensors(),
+            "watchdogs": self.watchdogs.tensors(),
+            "optimizer": moments,
+            "sum": {"loss": self.loss_sum},
         }
-        tensors |= {
-            f"{group}.{name}": value for group, named in groups.items() for name, value in named.items()
-        }
-        optimizer = self.optimizer.state_dict()
-        numbers: dict[str, dict[str, Any]] = {}
-        for index, state in optimizer["state"].items():
-            for key, value in state.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer.{index}.{key}"] = value
-                else:
-                    numbers.setdefault(str(index), {})[key] = value
         state = {
+            "data": fingerprint(self.images),
             "epoch": self.epoch,
             "batch": self.batch,
             "best": self.best,
             "rows": self.rows,
+            "watchdogs": self.watchdogs.state(),
             "scheduler": self.scheduler.state_dict(),
-            "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
+            "optimizer": optimizer,
             "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None,
         }
-        step = self.epoch * len(self.sampler) + self.batch
-        self.run.write_checkpoint(step, Checkpoint(tensors, state))
+        self.run.write_checkpoint(self._steps(), Checkpoint(flattened(tensors), state))
+        self.saved = time.monotonic()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go back to the moment of a checkpoint."""
-        parts: dict[str, dict[str, Tensor]] = {
-            group: {} for group in ("network", "loss", "best", "sampler", "optimizer")
-        }
-        for name, tensor in checkpoint.tensors.items():
-            group, _, rest = name.partition(".")
-            if rest:
-                parts[group][rest] = tensor
-        state = checkpoint.state
-        self.accelerator.unwrap_model(self.network).load_state_dict(parts["network"])
-        self.accelerator.unwrap_model(self.loss).load_state_dict(parts["loss"])
-        self.best_weights = parts["best"]
-        self.sampler.load_tensors(parts["sampler"])
-        moments: dict[int, dict[str, Any]] = {
-            int(index): dict(values) for index, values in state["optimizer"]["numbers"].items()
-        }
-        for name, tensor in parts["optimizer"].items():
-            index, _, key = name.partition(".")
-            moments.setdefault(int(index), {})[key] = tensor
-        self.optimizer.load_state_dict({"state": moments, "param_groups": state["optimizer"]["groups"]})
+        tensors, state = grouped(checkpoint.tensors), checkpoint.state
+        refuse_other_images(state["data"], self.images)
+        self.processes.set_random_states(tensors["random_state"])
+        self.accelerator.unwrap_model(self.network).load_state_dict(tensors["network"])
+        self.accelerator.unwrap_model(self.loss).load_state_dict(tensors["loss"])
+        self.best_weights = tensors["best"]
+        if self.average is not None:
+            self.average.load_tensors(tensors["average"])
+        self.sampler.load_tensors(tensors["sampler"])
+        self.watchdogs.load(state["watchdogs"], tensors["watchdogs"])
+        load_optimizer_state(self.optimizer, tensors["optimizer"], state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
-        torch.set_rng_state(checkpoint.tensors["random_state"])
-        if "cuda_random_state" in checkpoint.tensors and torch.cuda.is_available():
-            torch.cuda.set_rng_state(checkpoint.tensors["cuda_random_state"], self.accelerator.device)
-        self.loss_sum.copy_(checkpoint.tensors["loss_sum"])
+        self.loss_sum.copy_(tensors["sum"]["loss"])
         self.epoch, self.batch, self.best, self.rows = (
             state[key] for key in ("epoch", "batch", "best", "rows")
         )

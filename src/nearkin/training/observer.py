@@ -19,6 +19,9 @@ class Observer:
     def epoch_end(self, row: dict[str, Any]) -> None:
         """An epoch is scored; ``row`` is its line in ``metrics.jsonl``."""
 
+    def warning(self, text: str) -> None:
+        """Something goes wrong, and there is something to try; said once, in a line."""
+
     def stage(self, what: str) -> None:
         """Something that takes a while begins."""
 

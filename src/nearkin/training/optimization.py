@@ -67,11 +67,14 @@ def learning_rate_factor(schedule: ScheduleRecipe, epochs: int, epoch: float) ->
     return 1.0
 
 
-def build_scheduler(recipe: Recipe, optimizer: Optimizer, batches: int) -> LambdaLR:
-    """A scheduler to be stepped after every batch. The first batch of a warm-up moves a little, not by 0."""
+def build_scheduler(recipe: Recipe, optimizer: Optimizer, steps: int) -> LambdaLR:
+    """A scheduler to be stepped with the optimiser, which makes so many steps per epoch.
+
+    The first step of a warm-up moves a little, not by 0.
+    """
 
     def factor(step: int) -> float:
         moment = max(step, 1) if recipe.schedule.warmup else step
-        return learning_rate_factor(recipe.schedule, recipe.training.epochs, moment / batches)
+        return learning_rate_factor(recipe.schedule, recipe.training.epochs, moment / steps)
 
     return LambdaLR(optimizer, factor)

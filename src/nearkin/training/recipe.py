@@ -310,6 +310,13 @@ class TrainingRecipe(Section):
         head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
         precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
         checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
+        accumulate: Batches per step of the optimiser, which follows the mean of their losses. Pairs are still
+            those of one batch; ``chunk`` is for large batches of pairs.
+        chunk: Images that are in memory with all their activations at a time. The loss sees the whole batch
+            and its gradients are exact; the network runs forward twice. Not with a trained batch norm.
+        ema: Decay of a moving average of the weights, such as 0.999. The average is what is validated,
+            selected and kept.
+        trackers: ``tensorboard`` and ``wandb``, where they are installed, beside ``metrics.jsonl``.
     """
 
     epochs: PositiveInt = 12
@@ -317,6 +324,10 @@ class TrainingRecipe(Section):
     head_only: NonNegativeInt = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     checkpoint_minutes: PositiveFloat = 5.0
+    accumulate: PositiveInt = 1
+    chunk: PositiveInt | None = None
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     @model_validator(mode="after")
     def _check_last_epoch(self) -> TrainingRecipe:

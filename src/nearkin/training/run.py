@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from nearkin.atomic import atomic_path, write_json, write_text
 from nearkin.evaluation import PerQuery, RetrievalScores
+from nearkin.training.distributed import is_first_process
 from nearkin.training.recipe import Recipe, RecipeError
 
 _KEPT_CHECKPOINTS = 2
@@ -48,24 +50,34 @@ class Run:
     is finished.
 
     Use :meth:`open` to begin or continue a run, and :meth:`existing` to read one.
+
+    Attributes:
+        path: The directory.
+        recipe: What the run is.
+        writes: Whether this process writes the files: of several that train together, the first does, and
+            in the others everything that writes does nothing.
     """
 
     def __init__(self, path: Path, recipe: Recipe) -> None:
         self.path = path
         self.recipe = recipe
+        self.writes = is_first_process()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], recipe: Recipe) -> Run:
         """Begin a run in a new directory, or continue the one that is there if its recipe is the same."""
         path = Path(path)
         run = cls(path, recipe)
+        if not run.writes:
+            return run
         try:
             if run._recipe_file.exists():
                 run._check_same_recipe()
+                run._remove_leftovers()
                 return run
             if path.is_dir() and not all(_is_left_by_a_killed_beginning(entry) for entry in path.iterdir()):
                 raise RunError(f"{path} holds other files and no run: choose another output directory")
-            (path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            run._remove_leftovers()
             write_text(run._recipe_file, recipe.to_toml())
         except OSError as error:
             raise RunError(f"cannot write to {path}: {error.strerror or error}") from None
@@ -79,6 +91,16 @@ class Run:
             what = "has no recipe.toml: it is not a run" if path.is_dir() else "does not exist"
             raise RunError(f"{path} {what}")
         return cls(path, Recipe.read(path / "recipe.toml"))
+
+    def _remove_leftovers(self) -> None:
+        """Remove files that a killed process was writing beside their place."""
+        for folder, names in (
+            (self.path, ("recipe.toml", "metrics.jsonl", "result.json", "cost.json", "test_queries")),
+            (self.path / "checkpoint", ("step-", "network.safetensors")),
+        ):
+            for name in names:
+                for leftover in folder.glob(f".{name}*"):
+                    leftover.unlink()
 
     def _check_same_recipe(self) -> None:
         try:
@@ -119,13 +141,26 @@ class Run:
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Finish the run."""
-        write_json(self.result_file, result)
+        self._write(self.result_file, lambda file: write_json(file, result))
+
+    def _write(self, file: Path, write: Callable[[Path], None]) -> None:
+        if not self.writes:
+            return
+        try:
+            write(file)
+        except (OSError, SafetensorError) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            raise RunError(
+                f"cannot write {file}: {reason}. All that was written before is whole: mend that, and the "
+                "same command goes on from the last checkpoint"
+            ) from None
 
     def write_queries(self, scores: RetrievalScores, labels: Tensor) -> None:
         """Keep the test scores with the values of every query, made with ``per_query=True``."""
         assert scores.per_query is not None
         means = {name: value for name, value in vars(scores).items() if name != "per_query"}
-        _write_tensors(self._queries_file, vars(scores.per_query) | {"labels": labels}, means)
+        tensors = vars(scores.per_query) | {"labels": labels}
+        self._write(self._queries_file, lambda file: _write_tensors(file, tensors, means))
 
     def queries(self) -> tuple[RetrievalScores, Tensor] | None:
         """The test scores with the values of every query, and the labels of the test images.
@@ -144,7 +179,7 @@ class Run:
 
     def write_cost(self, cost: dict[str, float | int]) -> None:
         """Keep what the run took: the one thing about it that differs from time to time."""
-        write_json(self._cost_file, cost)
+        self._write(self._cost_file, lambda file: write_json(file, cost))
 
     def cost(self) -> dict[str, float | int] | None:
         """Seconds and bytes that the run took, if it is finished."""
@@ -170,11 +205,12 @@ class Run:
 
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
         """Replace all lines of ``metrics.jsonl``."""
-        write_text(self.metrics_file, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+        lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+        self._write(self.metrics_file, lambda file: write_text(file, lines))
 
     def write_network(self, weights: dict[str, Tensor]) -> None:
         """Keep the weights of the chosen network."""
-        _write_tensors(self.network_file, weights, {})
+        self._write(self.network_file, lambda file: _write_tensors(file, weights, {}))
 
     def read_network(self) -> dict[str, Tensor]:
         """The weights of the chosen network."""
@@ -190,10 +226,13 @@ class Run:
 
     def write_checkpoint(self, step: int, checkpoint: Checkpoint) -> None:
         """Keep a moment, and the one before it in case the disk damages this one."""
-        file = self.path / "checkpoint" / f"step-{step:09d}.safetensors"
-        _write_tensors(file, checkpoint.tensors, checkpoint.state)
-        for old in self._checkpoints()[:-_KEPT_CHECKPOINTS]:
-            old.unlink()
+
+        def write(file: Path) -> None:
+            _write_tensors(file, checkpoint.tensors, checkpoint.state)
+            for old in self._checkpoints()[:-_KEPT_CHECKPOINTS]:
+                old.unlink()
+
+        self._write(self.path / "checkpoint" / f"step-{step:09d}.safetensors", write)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """The newest moment that can be read; a damaged one is passed over with a warning."""

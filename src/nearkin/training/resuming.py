@@ -1,0 +1,74 @@
+"""What a checkpoint holds, as named tensors and plain values, and how it is taken back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from nearkin.data import ImageSet
+from nearkin.training.run import RunError
+
+
+def flattened(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors of several owners under one name each, ``owner.name``."""
+    return {f"{owner}.{name}": tensor for owner, named in groups.items() for name, tensor in named.items()}
+
+
+def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The inverse of :func:`flattened`; who has no tensors has an empty group."""
+    groups: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, tensor in tensors.items():
+        owner, _, rest = name.partition(".")
+        groups[owner][rest] = tensor
+    return groups
+
+
+def optimizer_state(optimizer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimiser's moments by ``parameter.name``, and everything about it that is not a tensor."""
+    whole = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, dict[str, Any]] = {}
+    for index, state in whole["state"].items():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{key}"] = value
+            else:
+                numbers.setdefault(str(index), {})[key] = value
+    return tensors, {"groups": whole["param_groups"], "numbers": numbers}
+
+
+def load_optimizer_state(optimizer: Any, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+    """The inverse of :func:`optimizer_state`."""
+    state: dict[int, dict[str, Any]] = {
+        int(index): dict(values) for index, values in plain["numbers"].items()
+    }
+    for name, tensor in tensors.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": plain["groups"]})
+
+
+def fingerprint(images: ImageSet) -> dict[str, Any]:
+    """What tells training images from others."""
+    labels = images.labels.numpy().tobytes()
+    return {
+        "images": len(images),
+        "classes": images.num_classes,
+        "labels": hashlib.sha256(labels).hexdigest(),
+    }
+
+
+def refuse_other_images(before: Mapping[str, Any], images: ImageSet) -> None:
+    """Refuse to go on with images whose :func:`fingerprint` is not that of the beginning."""
+    now = fingerprint(images)
+    if now != before:
+        raise RunError(
+            f"the data has changed since this run began: {before['images']:,} images of "
+            f"{before['classes']:,} classes then, {now['images']:,} of {now['classes']:,} now"
+            + (", with other labels" if now["images"] == before["images"] else "")
+            + ". Bring them back, or choose another output directory"
+        )

@@ -1,0 +1,169 @@
+"""TensorBoard and Weights & Biases as observers of a training; ``metrics.jsonl`` is written anyway."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from nearkin.training.observer import Observer
+from nearkin.training.run import Run, RunError
+
+_LOSS_EVERY = 25  # batches between two values of the loss: reading one waits for the device
+
+
+class Observers(Observer):
+    """Several observers as one."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def begin(self, **keywords: int) -> None:
+        """Tell all."""
+        self._tell(lambda one: one.begin(**keywords))
+
+    def step(self, *, epoch: int, batch: int, images: int, loss: Tensor) -> None:
+        """Tell all."""
+        self._tell(lambda one: one.step(epoch=epoch, batch=batch, images=images, loss=loss))
+
+    def epoch_end(self, row: dict[str, Any]) -> None:
+        """Tell all."""
+        self._tell(lambda one: one.epoch_end(row))
+
+    def warning(self, text: str) -> None:
+        """Tell all."""
+        self._tell(lambda one: one.warning(text))
+
+    def stage(self, what: str) -> None:
+        """Tell all."""
+        self._tell(lambda one: one.stage(what))
+
+    def end(self) -> None:
+        """Tell all."""
+        self._tell(lambda one: one.end())
+
+    def _tell(self, news: Callable[[Observer], None]) -> None:
+        for one in self._observers:
+            news(one)
+
+
+class _Tracker(Observer):
+    """Numbers over batches since the beginning; a subclass says where they go."""
+
+    package: str
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._batches = 0
+        self._untrained: dict[str, Any] | None = None
+
+    def begin(self, *, epochs: int, batches: int, epoch: int, batch: int) -> None:
+        """Open the books, at the place where the training goes on."""
+        self._batches = batches
+        self.open(epoch * batches + batch)
+        if self._untrained is not None:
+            self.epoch_end(self._untrained)
+
+    def step(self, *, epoch: int, batch: int, images: int, loss: Tensor) -> None:
+        """Note the loss now and then."""
+        if batch % _LOSS_EVERY == 0:
+            self.note({"batch_loss": loss.item()}, epoch * self._batches + batch)
+
+    def epoch_end(self, row: dict[str, Any]) -> None:
+        """Note the epoch's scores; those of the untrained network come before the beginning."""
+        if not self._batches:
+            self._untrained = row
+            return
+        self.note(dict(row), row["epoch"] * self._batches)
+
+    def open(self, step: int) -> None:
+        """Begin after ``step`` batches; what was noted later than that, before a kill, is void."""
+        raise NotImplementedError
+
+    def note(self, numbers: dict[str, float], step: int) -> None:
+        """Keep numbers of a moment."""
+        raise NotImplementedError
+
+
+class TensorBoard(_Tracker):
+    """Event files in the run's folder ``tensorboard``."""
+
+    package = "tensorboard"
+
+    def open(self, step: int) -> None:
+        """Write into a new event file."""
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (only where it is installed)
+
+        purge = step + 1 if step else None
+        self._writer = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=purge)
+
+    def note(self, numbers: dict[str, float], step: int) -> None:
+        """A point on every curve."""
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def warning(self, text: str) -> None:
+        """Shown under Text."""
+        if self._batches:
+            self._writer.add_text("warnings", text)
+
+    def end(self) -> None:
+        """Close the file."""
+        if self._batches:
+            self._writer.close()
+
+
+class WeightsAndBiases(_Tracker):
+    """A run of the project ``nearkin``, continued by whoever continues the training."""
+
+    package = "wandb"
+
+    def open(self, step: int) -> None:
+        """Begin or continue."""
+        wandb: Any = importlib.import_module(self.package)
+        what = f"{self.run.path.resolve()}\n{self.run.recipe.to_toml()}"
+        self._wandb = wandb.init(
+            project="nearkin",
+            name=self.run.path.name,
+            id=hashlib.sha256(what.encode()).hexdigest()[:16],
+            resume="allow",
+            dir=str(self.run.path),
+            config=self.run.recipe.to_dict(),
+        )
+
+    def note(self, numbers: dict[str, float], step: int) -> None:
+        """A point on every curve."""
+        self._wandb.log(numbers, step=step)
+
+    def warning(self, text: str) -> None:
+        """An alert, which may reach a telephone."""
+        if self._batches:
+            self._wandb.alert(title=f"nearkin: {self.run.path.name}", text=text)
+
+    def end(self) -> None:
+        """Close the books."""
+        if self._batches:
+            self._wandb.finish()
+
+
+_TRACKERS: dict[str, type[_Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+
+
+def with_trackers(observer: Observer, run: Run) -> Observer:
+    """An observer together with the trackers of the run's recipe.
+
+    Raises:
+        RunError: One of them is not installed.
+    """
+    names = run.recipe.training.trackers
+    for name in names:
+        if importlib.util.find_spec(_TRACKERS[name].package) is None:
+            raise RunError(
+                f"training.trackers names {name}, which is not installed: pip install "
+                f"{_TRACKERS[name].package}, or leave it out (metrics.jsonl is always written)"
+            )
+    return Observers([observer, *(_TRACKERS[name](run) for name in names)]) if names else observer

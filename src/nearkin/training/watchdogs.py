@@ -1,0 +1,199 @@
+"""Watchdogs: what goes wrong in a training is said while there is time, once, with what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from nearkin.losses import Triplet
+from nearkin.networks import has_trained_batch_norm
+from nearkin.sampling.base import PlannedSampler
+from nearkin.training.recipe import Recipe
+
+_PATIENCE = 100  # batches through which something must hold before it is said
+_COLLAPSED = 0.99  # mean similarity of images of different classes
+_AT_MARGIN = 0.01  # relative distance of a triplet loss from its margin
+_STILL = 1e-6  # relative movement of all proxies between two looks
+_RUN_AWAY = 100.0  # length of the proxies, in multiples of what it was
+_FALLEN = 0.005  # below the best validation score
+
+
+_COMPLAINTS = {
+    "collapse": f"the embedding collapses: images of different classes have had a mean similarity above "
+    f"{_COLLAPSED} for {_PATIENCE} batches. Try a smaller optimizer.lr, training.head_only=1, or mining that "
+    "is less hard (semi_hard, distance_weighted)",
+    "margin": f"the loss has stood at its margin {{margin}} for {_PATIENCE} batches, as if all images were "
+    "one point. Try a smaller optimizer.lr, or loss.mining=semi_hard",
+    "solved": f"the loss has been exactly 0 for {_PATIENCE} batches: it finds no pair to learn from. Try "
+    "harder mining or a larger margin, or stop here",
+    "alone": f"the loss has been exactly 0 for {_PATIENCE} batches: no image has kin in its batch. Try "
+    "sampler.name=balanced, or a larger sampler.batch_size",
+    "still": f"the proxies have not moved for {_PATIENCE} batches. Try a larger loss.lr (without one, it is "
+    "loss.lr_factor={factor} times optimizer.lr)",
+    "run_away": f"the proxies run away: they are more than {_RUN_AWAY:g} times as long as at the start, and "
+    "the longer they are, the less they turn. Try a smaller loss.lr, or more optimizer.weight_decay",
+}
+
+
+@dataclass(frozen=True)
+class Glimpse:
+    """What the watchdogs are shown of a training.
+
+    Attributes:
+        moment: The place in the training, in words.
+        step: The same as a number of batches since the beginning.
+        batch: How many batches of the epoch are done.
+        loss_sum: The sum of their losses.
+        rate: The learning rate, relative to its peak.
+        embeddings: Of the last batch ``(B, D)``.
+        labels: Of the last batch ``(B,)``.
+    """
+
+    moment: str
+    step: int
+    batch: int
+    loss_sum: float
+    rate: float
+    embeddings: Tensor
+    labels: Tensor
+
+
+class Watchdogs:
+    """Eyes on a training.
+
+    They look at what the loop has at hand, every so many batches, so that the device is not kept waiting.
+    Their state travels in checkpoints: a run that was killed says the same in the end.
+
+    Args:
+        recipe: What is trained.
+        loss: Its loss.
+        announce: Called with each warning, a line.
+    """
+
+    def __init__(self, recipe: Recipe, loss: nn.Module, announce: Callable[[str], None]) -> None:
+        self._recipe = recipe
+        self._announce = announce
+        self._margin = loss.margin if type(loss) is Triplet else 0.0
+        # By name, for they may be those of a loss inside another.
+        proxies = (one for name, one in loss.named_parameters() if name.split(".")[-1] == "proxies")
+        self._proxies: Tensor | None = next(proxies, None)
+        self._given: dict[str, str] = {}
+        self._since: dict[str, int] = {}
+        self._seen_batch, self._seen_loss = 0, 0.0
+        self._first_length: float | None = None
+        self._last_proxies: Tensor | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """All that was said so far."""
+        return tuple(self._given.values())
+
+    def begin(self, sampler: PlannedSampler, network: nn.Module) -> None:
+        """Look at the plan before the first batch."""
+        images, shown = len(sampler.labels), sampler.images_per_epoch
+        if images - shown >= sampler.batch_size:
+            self._say(
+                "sampler",
+                f"an epoch of sampler {self._recipe.sampler.name} shows {shown:,} of {images:,} images: some "
+                "classes are too large or too small for its batches. Try another sampler.batch_size or "
+                "sampler.images_per_class, or sampler.name=random",
+            )
+        if sampler.world_size > 1 and has_trained_batch_norm(network):
+            self._say(
+                "batch_norm",
+                f"each of {sampler.world_size} processes has its own batch norm statistics, of its share of "
+                "the batch: the result depends on their number, unless network.freeze_batch_norm=true",
+            )
+
+    def look(self, seen: Glimpse) -> None:
+        """Look at a batch, and say what has held for long."""
+        if seen.batch <= self._seen_batch:  # a new epoch
+            self._seen_batch, self._seen_loss = 0, 0.0
+        loss = (seen.loss_sum - self._seen_loss) / (seen.batch - self._seen_batch)
+        self._seen_batch, self._seen_loss = seen.batch, seen.loss_sum
+        similarity, kin, length, moved = self._measure(seen)
+        at_margin = bool(self._margin) and abs(loss / self._margin - 1) < _AT_MARGIN
+        doubts = {
+            "collapse": similarity > _COLLAPSED,
+            "margin": at_margin,
+            "solved": loss == 0 and kin,
+            "alone": loss == 0 and not kin,
+            "still": moved < _STILL and seen.rate > 0.1,
+            "run_away": length > _RUN_AWAY,
+        }
+        for what, holds in doubts.items():
+            if not holds:
+                self._since.pop(what, None)
+            elif seen.step - self._since.setdefault(what, seen.step) >= _PATIENCE:
+                factor = f"{self._recipe.loss.lr_factor:g}"
+                text = _COMPLAINTS[what].format(margin=self._margin, factor=factor)
+                self._say(what, f"{seen.moment}: {text}")
+
+    @torch.no_grad()
+    def _measure(self, seen: Glimpse) -> tuple[float, bool, float, float]:
+        """Similarity of strangers, whether there is kin, relative length and movement of the proxies."""
+        units = normalize(seen.embeddings.float())
+        strangers = seen.labels.unsqueeze(1) != seen.labels
+        found = strangers.sum()
+        similarity = ((units @ units.T) * strangers).sum() / found.clamp_min(1)
+        pairs = len(units) * (len(units) - 1)
+        measures = [similarity, found]
+        if self._proxies is not None:
+            proxies = self._proxies.detach().float()
+            before = proxies if self._last_proxies is None else self._last_proxies.to(proxies.device)
+            measures += [proxies.norm(), (proxies - before).norm()]
+            first_look, self._last_proxies = self._last_proxies is None, proxies.clone()
+        similarity, found, *of_proxies = torch.stack([one.double() for one in measures]).tolist()
+        if not of_proxies:
+            return similarity, found < pairs, 1.0, 1.0
+        length, moved = of_proxies
+        self._first_length = self._first_length or length
+        return similarity, found < pairs, length / self._first_length, 1.0 if first_look else moved / length
+
+    def epoch_end(self, rows: list[dict[str, Any]]) -> None:
+        """Look at the epochs so far, the lines of ``metrics.jsonl``."""
+        score = f"recall_at_{self._recipe.evaluation.recall_at[0]}"
+        trained = [row for row in rows if row["epoch"] and score in row]
+        if not trained:
+            return
+        best = max(trained, key=lambda row: (row[score], -row["epoch"]))
+        now = trained[-1]
+        patience = max(3, ceil(self._recipe.training.epochs / 4))
+        if now["epoch"] - best["epoch"] >= patience and now[score] < best[score] - _FALLEN:
+            self._say(
+                "validation",
+                f"epoch {now['epoch']}: validation has fallen since epoch {best['epoch']}, {score} from "
+                f"{100 * best[score]:.1f}% to {100 * now[score]:.1f}%. Epoch {best['epoch']} stays chosen. "
+                "Try fewer training.epochs, smaller learning rates, or more optimizer.weight_decay",
+            )
+
+    def _say(self, what: str, text: str) -> None:
+        if what not in self._given:
+            self._given[what] = text
+            self._announce(text)
+
+    def state(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {
+            "given": self._given,
+            "since": self._since,
+            "seen": [self._seen_batch, self._seen_loss],
+            "first_length": self._first_length,
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors for a checkpoint."""
+        return {} if self._last_proxies is None else {"proxies": self._last_proxies}
+
+    def load(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+        self._given, self._since = dict(state["given"]), dict(state["since"])
+        self._seen_batch, self._seen_loss = state["seen"]
+        self._first_length = state["first_length"]
+        self._last_proxies = tensors.get("proxies")

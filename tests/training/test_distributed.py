@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from nearkin import losses, networks
+from nearkin.protocols import execute
+from nearkin.training import Recipe, Run
+from nearkin.training.distributed import Processes, is_first_process
+from nearkin.training.gradient_caching import backward_in_chunks
+
+HERE = Path(__file__)
+CPU = torch.device("cpu")
+IMAGES, CLASSES = 45, 9  # two processes: 22 and 23 images
+CASES = [
+    ("multi_similarity", None),
+    ("multi_similarity", 7),
+    ("triplet", None),
+    ("margin", None),  # draws its negatives at random and learns a boundary
+    ("proxy_anchor", None),
+    ("proxy_anchor", 5),
+    ("memory", None),
+]
+
+
+def one_step(processes: Processes, name: str, chunk: int | None) -> dict[str, torch.Tensor]:
+    """Two batches through a network and a loss: the second's value and all gradients, by name."""
+    network = networks.build("convnet", size=16, width=4, embedding_dim=8, seed=0)
+    networks.freeze_batch_norm(network)
+    loss = losses.build(
+        "contrastive" if name == "memory" else name,
+        num_classes=CLASSES,
+        embedding_dim=8,
+        generator=torch.Generator().manual_seed(0),
+    )
+    if name == "memory":
+        loss = losses.CrossBatchMemory(loss, size=64)
+    share = processes.share(IMAGES)
+    labels = torch.arange(IMAGES) % CLASSES
+    for seed in (1, 2):
+        network.zero_grad()
+        loss.zero_grad()
+        images = torch.randn(IMAGES, 1, 16, 16, generator=torch.Generator().manual_seed(seed))
+        value = backward_in_chunks(
+            network,
+            images[share.start : share.stop],
+            lambda part: loss(processes.gather(part, IMAGES), labels),
+            chunk=chunk,
+        )
+        processes.sum_gradients(network.parameters())
+        processes.average_gradients(loss.parameters())
+    parameters = [*network.named_parameters(), *loss.named_parameters()]
+    return {"value": value} | {n: p.grad.clone() for n, p in parameters if p.grad is not None}
+
+
+def in_one_of_two_processes(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    processes = Processes(rank, 2, CPU)
+    found = {f"{name} {chunk}": one_step(processes, name, chunk) for name, chunk in CASES}
+    processes.seed_apart(0)
+    torch.rand(1 + rank)
+    states = processes.random_states()
+    drawn = torch.rand(1)
+    processes.set_random_states(states)
+    mine = torch.full((2, 2), float(rank))
+    processes.copy_from_first([mine])
+    found["rest"] = {
+        "draws": torch.cat([drawn, torch.rand(1)]),
+        "copied": mine,
+        "answer": processes.ask_first(lambda: torch.tensor(10 + rank)),
+        "labels": processes.gather(torch.arange(3)[list(processes.share(3))], 3),
+    }
+    torch.save(found, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found_by_two(tmp_path_factory) -> list[dict]:
+    folder = tmp_path_factory.mktemp("two")
+    processes = [subprocess.Popen([sys.executable, HERE, str(rank), str(folder)]) for rank in range(2)]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize(("name", "chunk"), CASES)
+def test_two_processes_give_the_loss_and_gradients_of_one(name, chunk, found_by_two):
+    expected = one_step(Processes(0, 1, CPU), name, None)
+    for found in (of_rank[f"{name} {chunk}"] for of_rank in found_by_two):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert value.abs().max() > 0, key
+            assert (found[key] - value).abs().max() < 1e-5 * max(1, value.abs().max()), key
+
+
+def test_proxies_get_the_very_same_gradient_everywhere(found_by_two):
+    first, second = (found["proxy_anchor None"]["proxies"] for found in found_by_two)
+    assert torch.equal(first, second)
+
+
+def test_what_processes_tell_each_other(found_by_two):
+    first, second = (found["rest"] for found in found_by_two)
+    for own in (first, second):
+        assert own["draws"][0] == own["draws"][1]
+        assert own["copied"].eq(0).all()
+        assert own["answer"] == 10
+        assert own["labels"].tolist() == [0, 1, 2]
+    assert first["draws"][0] != second["draws"][0]
+
+
+def test_alone_nothing_changes():
+    alone = Processes(0, 1, CPU)
+    rows = torch.randn(3, 2)
+    assert alone.gather(rows, 3) is rows
+    assert alone.share(5) == range(5)
+    assert alone.ask_first(lambda: 7) == 7
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({}, True),
+        ({"RANK": "1"}, True),
+        ({"WORLD_SIZE": "2", "RANK": "1"}, False),
+        ({"WORLD_SIZE": "2"}, True),
+    ],
+)
+def test_only_the_first_process_writes(environment, first, monkeypatch, tmp_path):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert is_first_process() == first
+    run = Run.open(tmp_path / "run", Recipe())
+    run.write_metrics([{"epoch": 0}])
+    assert (tmp_path / "run").exists() == first
+
+
+@pytest.fixture
+def shared_recipe(small_recipe) -> dict:
+    """Frozen batch norm: the one thing that would depend on the number of processes."""
+    return small_recipe | {
+        "network": small_recipe["network"] | {"freeze_batch_norm": True},
+        "loss": {"name": "multi_similarity"},
+        "optimizer": {"name": "sgd", "lr": 0.05},
+        "training": {"epochs": 3},
+    }
+
+
+def torchrun(recipe: Path, output: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    return subprocess.Popen(
+        [*command, "-m", "nearkin", "train", str(recipe), "-o", str(output)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def finish(recipe: Path, output: Path) -> str:
+    """What ``torchrun`` prints when it is done."""
+    process = torchrun(recipe, output)
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    return out
+
+
+def assert_alike(found: Run, expected: Run) -> None:
+    for key in ("loss", "recall_at_1", "map_at_r"):
+        rows = [[row[key] for row in run.metrics() if key in row] for run in (found, expected)]
+        assert rows[0] == pytest.approx(rows[1], rel=1e-4, abs=2e-3 if key != "loss" else 0)
+    weights, others = found.read_network(), expected.read_network()
+    assert all(torch.allclose(weights[name], others[name], atol=1e-4) for name in others)
+
+
+def test_torchrun_ends_where_a_single_process_does(shared_recipe, tmp_path):
+    recipe = Recipe.parse(shared_recipe)
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    alone = Run.open(tmp_path / "alone", recipe)
+    execute(alone)
+    printed = finish(tmp_path / "recipe.toml", tmp_path / "two")
+    assert printed.count("Recall@1") == 1
+    assert_alike(Run.existing(tmp_path / "two"), alone)
+
+
+@pytest.mark.slow
+def test_killed_processes_end_with_the_same_result(small_recipe, tmp_path):
+    """With all that has a state: trained batch norm, random mining, a memory, averaged weights."""
+    recipe = small_recipe | {
+        "loss": {"name": "margin", "memory": {"size": 60}},
+        "training": {"epochs": 8, "ema": 0.9},
+    }
+    (tmp_path / "recipe.toml").write_text(Recipe.parse(recipe).to_toml())
+    finish(tmp_path / "recipe.toml", tmp_path / "whole")
+    whole = Run.existing(tmp_path / "whole")
+    assert "each of 2 processes has its own batch norm" in whole.result()["warnings"][0]
+    process = torchrun(tmp_path / "recipe.toml", tmp_path / "killed")
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < 4:
+        assert process.poll() is None
+        time.sleep(0.01)
+    for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+        one.kill()
+    process.communicate()
+    assert not (tmp_path / "killed" / "result.json").exists()
+    finish(tmp_path / "recipe.toml", tmp_path / "killed")
+    killed = Run.existing(tmp_path / "killed")
+    assert killed.result_file.read_text() == whole.result_file.read_text()
+
+
+if __name__ == "__main__":
+    in_one_of_two_processes(int(sys.argv[1]), Path(sys.argv[2]))

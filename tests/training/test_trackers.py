@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+from interruptions import Interruption, StopAfterEpoch
+
+from nearkin.data import ImageArray, ImageSet
+from nearkin.training import Observer, Recipe, Run, RunError, train
+from nearkin.training.trackers import with_trackers
+
+
+def images() -> ImageSet:
+    pixels = torch.randint(0, 255, (40, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    return ImageSet(ImageArray(pixels.to(torch.uint8)), torch.arange(40) % 4)
+
+
+def run_with(path, *trackers: str) -> Run:
+    values = {
+        "network": {"name": "mlp", "size": 8, "hidden": [8], "embedding_dim": 4},
+        "loss": {"name": "contrastive"},
+        "sampler": {"batch_size": 10},
+        "training": {"epochs": 3, "trackers": list(trackers)},
+    }
+    return Run.open(path, Recipe.parse(values))
+
+
+class FakeWandb(types.ModuleType):
+    """Keeps what it is told, as Weights & Biases would."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.__spec__ = types.SimpleNamespace(name="wandb")
+        self.begun: list[dict] = []
+        self.logged: list[tuple[int, dict]] = []
+        self.alerts: list[str] = []
+        self.finished = 0
+
+    def init(self, **keywords) -> FakeWandb:
+        self.begun.append(keywords)
+        return self
+
+    def log(self, numbers: dict, *, step: int) -> None:
+        self.logged.append((step, numbers))
+
+    def alert(self, *, title: str, text: str) -> None:
+        self.alerts.append(text)
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def test_weights_and_biases_hears_of_every_epoch_and_of_a_resumed_run(tmp_path, monkeypatch):
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    run = run_with(tmp_path / "run", "wandb")
+    with pytest.raises(Interruption):
+        train(run, images(), None, StopAfterEpoch(2))
+    train(run, images())
+    assert fake.finished == 2
+    assert len({begun["id"] for begun in fake.begun}) == 1
+    assert fake.begun[0]["config"] == run.recipe.to_dict()
+    steps = [step for step, numbers in fake.logged if "epoch" in numbers]
+    assert steps == [0, 4, 8, 12]  # the second epoch's end broke the first attempt off before it was noted
+    assert [numbers for _, numbers in fake.logged if "epoch" in numbers] == run.metrics()
+
+
+def test_a_tracker_that_is_not_installed_is_said_before_training(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(RunError, match="wandb, which is not installed: pip install wandb"):
+        train(run_with(tmp_path / "run", "wandb"), images())
+    assert run_with(tmp_path / "run", "wandb").metrics() == []
+
+
+def test_without_trackers_the_observer_is_left_as_it_is(tmp_path):
+    observer = Observer()
+    assert with_trackers(observer, run_with(tmp_path / "run")) is observer
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # tensorboard's own
+def test_tensorboard_writes_curves(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = run_with(tmp_path / "run", "tensorboard")
+    train(run, images())
+    written = events.EventAccumulator(str(run.path / "tensorboard"))
+    written.Reload()
+    points = written.Scalars("loss")
+    assert [point.step for point in points] == [4, 8, 12]
+    assert [point.value for point in points] == pytest.approx([row["loss"] for row in run.metrics()[1:]])
