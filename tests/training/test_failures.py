@@ -94,8 +94,8 @@ def runs_whose_reader_dies(folder: Path, values: dict) -> None:
 def test_a_reader_that_dies(small_recipe, tmp_path):
     values = small_recipe | {"data": small_recipe["data"] | {"workers": 1}}
     program = (
-        "import json, pathlib, sys; from test_failures import runs_whose_reader_dies as f; "
-        "f(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]))"
+        "import json, os, pathlib, sys; from test_failures import runs_whose_reader_dies as f; "
+        "f(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])); os._exit(0)"
     )
     command = [sys.executable, "-c", program, str(tmp_path), json.dumps(values)]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
