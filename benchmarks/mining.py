@@ -148,11 +148,12 @@ def agreement(name: str, their_miner: Callable[[Tensor, Tensor], object], x: Ten
 
 
 def coverage(x: Tensor, y: Tensor) -> str:
-    """How many anchors get a triplet: theirs loses those whose weights underflow."""
+    """How many triplets, of how many anchors: theirs loses those whose weights underflow."""
     ours, theirs = our_miner("distance_weighted", x, y)(), pml_miners.DistanceWeightedMiner()(x, y)
     assert isinstance(ours, mining.Triplets)
+    triplets = f"ours {len(ours.anchor):,}, theirs {len(theirs[0]):,}"
     anchors = f"ours {len(ours.anchor.unique()):,}, theirs {len(theirs[0].unique()):,}"
-    return f"DistanceWeightedMiner; anchors with a triplet: {anchors}"
+    return f"DistanceWeightedMiner; triplets: {triplets}; anchors with one: {anchors}"
 
 
 def sampler_contests() -> list[Contest]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nearkin import losses
+from nearkin.losses import direction_triplet
 from nearkin.losses.testing import CLASSES, DIM, LABELS, batch
 
 
@@ -43,3 +44,14 @@ def test_triplets_against_references_by_hand():
     cosine = torch.nn.functional.cosine_similarity(to_positive, to_negative, dim=0)
     expected = to_positive.square().sum() - to_negative.square().sum() + 0.1 - 0.3 * cosine
     torch.testing.assert_close(value, expected)
+
+
+def test_anchors_a_few_at_a_time_change_nothing(monkeypatch):
+    x = batch(torch.float64).requires_grad_()
+    loss = losses.build("direction_triplet")
+    value = loss(x, LABELS)
+    (gradient,) = torch.autograd.grad(value, x)
+    monkeypatch.setattr(direction_triplet, "_CHUNK", 2 * len(LABELS))
+    in_parts = loss(x, LABELS)
+    torch.testing.assert_close(in_parts, value)
+    torch.testing.assert_close(torch.autograd.grad(in_parts, x)[0], gradient)

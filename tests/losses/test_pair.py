@@ -86,6 +86,23 @@ def test_one_pair_per_class_against_references():
         loss(x, torch.eye(12, dtype=torch.long))
 
 
+@pytest.mark.parametrize("l2", [0.0, 0.02])
+def test_gradient_of_one_pair_per_class(l2):
+    """By differences, towards anchors and references, scaled from above, and twice through one graph."""
+    x, gallery = batch(torch.float64).requires_grad_(), batch(torch.float64, seed=1)[:8].requires_grad_()
+    z = torch.tensor([3, 1, 1, 0, 3, 7, 0, 39])
+    loss = losses.NPair(pairs="one_per_class", l2=l2)
+    assert torch.autograd.gradcheck(lambda x: 7 * loss(x, LABELS), (x,))
+    assert torch.autograd.gradcheck(
+        lambda x, gallery: loss(x, LABELS, references=gallery, reference_labels=z), (x, gallery)
+    )
+    value = loss(x, LABELS)
+    (first,) = torch.autograd.grad(value, x, retain_graph=True)
+    assert torch.equal(torch.autograd.grad(value, x)[0], first)
+    with pytest.raises(RuntimeError, match="once only"):
+        torch.autograd.grad(loss(x, LABELS), x, create_graph=True)
+
+
 def test_autocast_does_not_reach_into_one_pair_per_class():
     x = batch()
     loss = losses.NPair(pairs="one_per_class")

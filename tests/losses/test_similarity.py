@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from nearkin.losses import similarity
 from nearkin.losses.similarity import (
     Measured,
     Outside,
@@ -48,6 +49,27 @@ def test_gradient_is_scaled_by_what_comes_from_above():
     torch.testing.assert_close(scaled, 7 * plain)
 
 
+def test_symmetric_weights_reach_both_sides():
+    def symmetric(S, with_weights):
+        return cubes(S, with_weights)._replace(symmetric=True)
+
+    x = random(5, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda rows: through_similarities(symmetric, Side(rows)), (x,))
+
+
+def test_small_and_large_weights_are_added_to_their_transpose_alike(monkeypatch):
+    x = random(6, 3).requires_grad_()
+    lopsided = random(6, 6, seed=1)
+
+    def gradient():
+        value = through_similarities(lambda S, _: Measured((S * lopsided).sum(), lopsided), Side(x))
+        return torch.autograd.grad(value, x)[0]
+
+    small = gradient()
+    monkeypatch.setattr(similarity, "_SMALL", 0)
+    torch.testing.assert_close(gradient(), small)
+
+
 def test_a_graph_can_be_used_twice():
     x = random(4, 3).requires_grad_()
     value = through_similarities(cubes, Side(x, x.detach().norm(dim=1, keepdim=True)))
@@ -88,15 +110,27 @@ def test_sums_of_exponentials(bound, dim, kind):
         expected = terms.logsumexp(dim)
         (gradient,) = torch.autograd.grad(expected[expected > -torch.inf].sum(), exact, retain_graph=True)
         weights = T.clone()
-        torch.testing.assert_close(function(weights, dim, bound, outside), expected.detach())
-        torch.testing.assert_close(weights, gradient.nan_to_num(0))
+        log, share = function(weights, dim, bound, outside)
+        torch.testing.assert_close(log, expected.detach())
+        torch.testing.assert_close(weights * share, gradient.nan_to_num(0))
+
+
+@pytest.mark.parametrize("offset", [-3.0, 2.0])
+@pytest.mark.parametrize("bound", [50.0, float("inf")], ids=["bounded", "shifted"])
+def test_an_offset_is_added_to_every_exponent(bound, offset):
+    plain, shifted = random(6, 5) + offset, random(6, 5)
+    expected, share = log_one_plus_sum_exp_(plain, 1, bound)
+    log, its_share = log_one_plus_sum_exp_(shifted, 1, bound, offset=offset)
+    torch.testing.assert_close(log, expected)
+    torch.testing.assert_close(shifted * its_share, plain * share)
 
 
 @pytest.mark.parametrize("function", [log_sum_exp_, log_one_plus_sum_exp_])
 def test_huge_exponents_without_a_bound(function):
     T = torch.tensor([[1e4, 1e4, -1e4]])
-    torch.testing.assert_close(function(T, 1), torch.tensor([1e4 + 0.6931]))
-    torch.testing.assert_close(T, torch.tensor([[0.5, 0.5, 0.0]]))
+    log, share = function(T, 1)
+    torch.testing.assert_close(log, torch.tensor([1e4 + 0.6931]))
+    torch.testing.assert_close(T * share, torch.tensor([[0.5, 0.5, 0.0]]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -10,6 +10,8 @@ from scipy import stats
 
 from nearkin import mining
 from nearkin.mining import semi_hard
+from nearkin.mining.base import FAR, only, places_of
+from nearkin.mining.random import _invert
 
 
 class Scene:
@@ -250,3 +252,42 @@ def test_triplets_as_masks_count_a_shared_pair_once():
 def test_wrong_values_are_refused(name, keywords, message):
     with pytest.raises(ValueError, match=message):
         mining.build(name, **keywords)
+
+
+@given(rows=st.integers(0, 9), columns=st.integers(1, 17), first=st.integers(0, 2), seed=st.integers(0, 99))
+def test_places_are_those_of_nonzero(rows, columns, first, seed):
+    """Also where the mask is a part of another one, and its entries cannot be looked at eight at a time."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(first + rows, columns, generator=generator)[first:] < 0.3
+    for view in (mask, (torch.rand(3 + rows, columns, generator=generator) < 0.3)[3:], mask.T.contiguous().T):
+        assert torch.stack(places_of(view), dim=1).tolist() == view.nonzero().tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_only_keeps_values_to_the_last_digit(dtype):
+    values = torch.randn(50, generator=torch.Generator().manual_seed(0)).to(dtype)
+    mask = torch.arange(50) % 3 == 0
+    for far in (FAR, -FAR):
+        assert torch.equal(only(mask, values, far), torch.where(mask, values, far))
+
+
+def test_no_draw_falls_beyond_the_last_weight():
+    """The largest uniform number there is, many totals, and columns without weight at the end."""
+    weights = torch.rand(5000, 6, generator=torch.Generator().manual_seed(0))
+    weights[:, 3:] = 0
+    for largest in (1 - 2.0**-24, 0.0):
+        drawn = _invert(weights.cumsum(dim=1), torch.full((5000,), largest))
+        assert (weights.gather(1, drawn.unsqueeze(1)) > 0).all()
+    doubles = weights.double()
+    assert (_invert(doubles.cumsum(dim=1), torch.full((5000,), 1 - 2.0**-24).double()) < 3).all()
+
+
+def test_far_negatives_beyond_a_right_angle():
+    """With a larger reach 1/q rises again towards the other pole, and is exact there too."""
+    S = torch.tensor([[1.0, 0.9, -0.3, 0.1, -0.9]], dtype=torch.float64)
+    other = torch.tensor([[False, False, True, True, True]])
+    weights = mining.DistanceWeighted(farthest=1.7).weights(S, other, 64)
+    squared = 2 - 2 * S[0, 2:4]
+    exact = squared ** (-62 / 2) * (1 - squared / 4) ** (-61 / 2)
+    torch.testing.assert_close(weights[0, 2:4] / weights[0, 2:4].sum(), exact / exact.sum())
+    assert weights[0, [0, 1, 4]].tolist() == [0, 0, 0]

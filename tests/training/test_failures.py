@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import resource
 import signal
+import subprocess
+import sys
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -78,17 +82,30 @@ class KillsAReader(Observer):
                 os.kill(child.pid, signal.SIGKILL)
 
 
+def runs_whose_reader_dies(folder: Path, values: dict) -> None:
+    """For a process of its own: torch raises the death of a reader wherever the process happens to be."""
+    whole = Run.open(folder / "whole", Recipe.parse(values))
+    execute(whole)
+    run = Run.open(folder / "run", Recipe.parse(values))
+    with pytest.raises(TrainingError, match=r"epoch 2, batch \d: a process that reads images died"):
+        execute(run, KillsAReader())
+
+
 def test_a_reader_that_dies(small_recipe, tmp_path):
     values = small_recipe | {"data": small_recipe["data"] | {"workers": 1}}
-    whole = Run.open(tmp_path / "whole", Recipe.parse(values))
-    run = Run.open(tmp_path / "run", Recipe.parse(values))
+    program = (
+        "import json, pathlib, sys; from test_failures import runs_whose_reader_dies as f; "
+        "f(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path), json.dumps(values)]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    run = Run.existing(tmp_path / "run")
+    assert run.result() is None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking a process that may have threads
-        execute(whole)
-        with pytest.raises(TrainingError, match=r"epoch 2, batch \d: a process that reads images died"):
-            execute(run, KillsAReader())
         execute(run)
-    assert run.result_file.read_text() == whole.result_file.read_text()
+    assert run.result_file.read_text() == Run.existing(tmp_path / "whole").result_file.read_text()
 
 
 def images_of(classes: int) -> ImageSet:

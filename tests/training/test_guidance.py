@@ -5,8 +5,8 @@ import json
 
 import pytest
 import torch
+from interruptions import Interruption, StopAtBatch
 from safetensors.torch import load_file, save_file
-from test_engine import Interruption, StopAt
 from torch import Tensor
 
 from nearkin import losses
@@ -64,7 +64,7 @@ def test_an_interrupted_run_ends_with_the_same_result(loss, small_recipe, encode
     whole = finish(tmp_path / "whole", values)
     run = Run.open(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
-        execute(run, StopAt(8))
+        execute(run, StopAtBatch(8))
     encoder.letters = "abcde" * 5 + "z"  # what was said at the beginning counts, and it is in the checkpoint
     assert finish(run.path, values) == whole
     files = [sorted((tmp_path / name / "checkpoint").glob("step-*"))[-1] for name in ("whole", "broken")]

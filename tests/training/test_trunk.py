@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from interruptions import Interruption, StopAtBatch
 
 from nearkin.networks import Activations, embed
 from nearkin.protocols import execute, open_data, seal
@@ -15,20 +16,6 @@ from nearkin.training.building import embed_as
 def trunk_recipe(small_recipe, tmp_path):
     network = small_recipe["network"] | {"cached_trunk": "1", "trunk_cache": str(tmp_path / "cache")}
     return small_recipe | {"network": network, "training": {"epochs": 2}}
-
-
-class Interruption(Exception):
-    pass
-
-
-class StopAt(Observer):
-    def __init__(self, step):
-        self.left = step
-
-    def step(self, **_):
-        self.left -= 1
-        if self.left == 0:
-            raise Interruption
 
 
 def test_only_what_comes_after_the_trunk_moves(trunk_recipe, tmp_path):
@@ -89,7 +76,7 @@ def test_an_interrupted_run_with_everything_on_ends_with_the_same_result(trunk_r
     execute(whole)
     broken = Run.open(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
-        execute(broken, StopAt(9))
+        execute(broken, StopAtBatch(9))
     execute(broken)
     assert broken.result_file.read_text() == whole.result_file.read_text()
 

@@ -199,7 +199,7 @@ def _write_gif(
     writer = PillowWriter(fps=12)
     last = len(tracks[0].points) - 1
     moments = [*range(last + 1), *[last] * round(_HOLD_SECONDS * 12)]
-    with atomic_path(path) as temporary, writer.saving(figure, str(temporary), dpi=110):
+    with atomic_path(path) as temporary, writer.saving(figure, str(temporary), dpi=140):
         for moment in moments:
             for panel in panels:
                 panel.show(moment)

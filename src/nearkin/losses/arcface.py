@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import cos, radians, sin
+from math import cos, inf, radians, sin
 
 import torch
 from torch import Tensor
@@ -64,14 +64,9 @@ class ArcFace(ProxyLoss):
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """Cross-entropy after the own cosines, B numbers, were moved by the margin."""
         own, reach = labels.unsqueeze(1), 1 + radians(self.margin_degrees)
-        moved, slope = add_angle(S.gather(1, own), radians(self.margin_degrees))
-        value, weights = cross_entropy_(
-            S.scatter_(1, own, moved).mul_(self.scale), labels, self.scale * reach
-        )
-        if not with_weights:
-            return Measured(value)
-        weights.mul_(self.scale).scatter_(1, own, weights.gather(1, own).mul_(slope))
-        return Measured(value, weights)
+        moved, own_slopes = add_angle(S.gather(1, own), radians(self.margin_degrees))
+        logits = S.scatter_(1, own, moved).mul_(self.scale)
+        return Measured(*cross_entropy_(logits, own, self.scale * reach, self.scale, own_slopes))
 
 
 def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:
@@ -84,9 +79,9 @@ def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:
     (tensor([ 0.5000, -0.5000, -1.9069]), tensor([0.5000, 1.0000, 1.0000]))
     """
     cosine = cosine.clamp(-1, 1)
-    squared_sine = 1 - cosine * cosine
-    sine = squared_sine.sqrt()
-    cotangent = torch.where(squared_sine > 8 * torch.finfo(cosine.dtype).eps, cosine / sine, 0)
-    falls = cosine >= -cos(margin)
-    moved = torch.where(falls, cosine * cos(margin) - sine * sin(margin), cosine - margin * sin(margin))
-    return moved, torch.where(falls, cos(margin) + cotangent * sin(margin), 1)
+    squared_sine = torch.rsub(cosine * cosine, 1)
+    cotangent = torch.threshold(squared_sine, 8 * torch.finfo(cosine.dtype).eps, inf).rsqrt_().mul_(cosine)
+    moved = torch.mul(cosine, cos(margin)).sub_(squared_sine.sqrt_(), alpha=sin(margin))
+    slope = cotangent.mul_(sin(margin)).add_(cos(margin))
+    beyond = cosine < -cos(margin)
+    return torch.where(beyond, cosine - margin * sin(margin), moved), slope.masked_fill_(beyond, 1)

@@ -46,6 +46,12 @@ class Loss(nn.Module):
             if parameter.requires_grad
         ]
 
+    def own_parameters(self) -> tuple[Tensor, ...]:
+        """``tuple(self.parameters())``, without a walk where there are no modules inside."""
+        if self._modules:
+            return tuple(self.parameters())
+        return tuple(parameter for parameter in self._parameters.values() if parameter is not None)
+
     def extra_repr(self) -> str:
         """The constructor's keywords and their values."""
         keywords = [k for k in inspect.signature(type(self)).parameters if k != "generator"]

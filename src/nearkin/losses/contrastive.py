@@ -65,12 +65,12 @@ class Contrastive(MinedPairLoss):
         boundary, slope = (self.margin, 1) if self.metric == "cosine" else (1 - self.margin / 2, 2)
         pulled = as_float(positive, S)
         violating = torch.gt(S, boundary, out=torch.empty_like(S)).mul_(as_float(negative, S))
-        positives, violations = pulled.sum(), violating.sum()
-        shortfall = positives - torch.dot(pulled.view(-1), S.view(-1))
-        excess = torch.dot(violating.view(-1), S.view(-1)) - boundary * violations
-        per_positive = slope / positives.clamp_min_(1)
-        per_violation = slope / violations.clamp_min_(1)
-        value = shortfall * per_positive + excess * per_violation
-        if not with_weights:
-            return Measured(value)
-        return Measured(value, violating.mul_(per_violation).sub_(pulled.mul_(per_positive)))
+        counts = torch.stack([pulled.sum(), violating.sum()])
+        per_positive, per_violation = counts.clamp_min(1).reciprocal_().mul_(slope).unbind()
+        weights = violating.mul_(per_violation).addcmul_(pulled, per_positive, value=-1)
+        # Linear in S where it is not 0: the weights times S, and what the two means are measured from.
+        has_positives, has_violations = counts.clamp_max_(1).unbind()
+        value = torch.dot(weights.view(-1), S.view(-1)).add_(has_positives, alpha=slope)
+        value.sub_(has_violations, alpha=slope * boundary)
+        everything = positive is pairs.positive and negative is pairs.negative
+        return Measured(value, weights, symmetric=everything)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import torch
 from torch import Tensor
 
@@ -14,7 +12,7 @@ from nearkin.losses.pair import Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured, Outside, inverse_distance, log_one_plus_sum_exp_
 from nearkin.mining import Miner
-from nearkin.mining.base import first_equal_
+from nearkin.mining.base import FAR, first_equal_, only
 
 
 @register("direction_multi_similarity")
@@ -76,29 +74,31 @@ class DirectionMultiSimilarity(MultiSimilarity):
         if self.gamma == 0:
             return super().measure(S, pairs, with_weights)
         positive, negative = self.mine_pairs(S, pairs)
-        candidates = torch.where(pairs.positive, S, inf)
+        candidates = only(pairs.positive, S, FAR)
         S_ap = candidates.amin(dim=1, keepdim=True)
         hardest = first_equal_(candidates, S_ap)
-        has_positive = S_ap < inf
+        has_positive = S_ap < FAR / 2
         S_ap = torch.where(has_positive, S_ap, 0)
         inverse = inverse_distance(S)
         inverse_ap = inverse.gather(1, hardest.unsqueeze(1)).mul_(has_positive)
         cosine, q = direction_(S.index_select(0, hardest), S, S_ap, inverse, inverse_ap)
-        pulls = torch.mul(S.sub_(self.margin), -self.alpha, out=candidates)  # not needed any more
-        pushes = S.sub_(cosine, alpha=self.gamma).mul_(self.beta)
-        most_pull = self.alpha * (1 + self.margin)
-        most_push = self.beta * max(0, 1 - self.margin + self.gamma)
-        per_anchor = log_one_plus_sum_exp_(pulls, 1, most_pull, Outside(positive)).div_(self.alpha)
-        per_anchor += log_one_plus_sum_exp_(pushes, 1, most_push, Outside(negative)).div_(self.beta)
-        value = per_anchor.sum() / pairs.anchors
+        alpha, beta, margin = self.alpha, self.beta, self.margin
+        pulls = torch.mul(S, -alpha, out=candidates)  # not needed any more
+        pushes = S.sub_(cosine, alpha=self.gamma).mul_(beta)
+        most = beta * (1 + self.gamma)
+        far, pull = log_one_plus_sum_exp_(pulls, 1, alpha, Outside(positive), offset=alpha * margin)
+        near, push = log_one_plus_sum_exp_(pushes, 1, most, Outside(negative), offset=-beta * margin)
+        value = far.div_(alpha).add_(near, alpha=1 / beta).sum().div_(pairs.anchors)
         if not with_weights:
             return Measured(value)
+        pushes.mul_(push.div_(pairs.anchors))
         cosine.mul_(pushes)
         q.mul_(pushes)
         to_positive = (
             cosine.sum(dim=1, keepdim=True).mul_(inverse_ap.square()).sub_(q.sum(dim=1, keepdim=True))
         )
-        weights = pushes.sub_(pulls).addcmul_(cosine, inverse.square_(), value=-self.gamma)
+        weights = pushes.addcmul_(pulls, pull, value=-1 / pairs.anchors)
+        weights.addcmul_(cosine, inverse.square_(), value=-self.gamma)
         weights.add_(q, alpha=self.gamma).index_add_(0, hardest, q, alpha=-self.gamma)
         weights.scatter_add_(1, hardest.unsqueeze(1), to_positive.mul_(-self.gamma))
-        return Measured(value, weights.div_(pairs.anchors))
+        return Measured(value, weights)

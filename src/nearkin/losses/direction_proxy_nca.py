@@ -87,11 +87,11 @@ class DirectionProxyNCA(ProxyNCA):
         inverse_own = inverse.gather(1, own)
         cosine, q = direction_(between, S, S_own, inverse, inverse_own)
         others = S.mul_(slope).sub_(cosine, alpha=self.gamma)
-        among_others = log_sum_exp_(others, 1, slope + self.gamma, Outside(columns=own))
+        among_others, share = log_sum_exp_(others, 1, slope + self.gamma, Outside(columns=own))
         value = (among_others - slope * S_own.squeeze(1)).mean()
         if not with_weights:
             return Measured(value)
-        others.div_(len(labels))
+        others.mul_(share.div_(len(labels)))
         cosine.mul_(others)
         q.mul_(others)
         to_own = cosine.sum(dim=1, keepdim=True).mul_(inverse_own.square()).sub_(q.sum(dim=1, keepdim=True))

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative
-from nearkin.losses.direction import direction_
 from nearkin.losses.pair import Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured, inverse_distance
 from nearkin.losses.triplet import Triplet
-from nearkin.mining.base import as_float, places_in_rows
+from nearkin.mining.base import FAR, only, places_in_rows, places_of
 
 _CHUNK = 1 << 18
 """Triplets looked at together: they fit into a processor's cache."""
@@ -54,8 +53,8 @@ class DirectionTriplet(Triplet):
         self.gamma = gamma
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """All triplets, one positive of some anchors at a time."""
-        anchor, column = pairs.positive.nonzero().unbind(dim=1)
+        """All triplets: some anchors at a time, and of them one positive at a time."""
+        anchor, column = places_of(pairs.positive)
         if self.gamma == 0 or not len(anchor):
             return super().measure(S, pairs, with_weights)
         # Anchors with most positives come first: those that have a k-th one are then a slice, not a copy.
@@ -63,57 +62,66 @@ class DirectionTriplet(Triplet):
         most = int(place.max()) + 1
         in_row, order = anchor.bincount(minlength=len(S)).sort(descending=True)
         kin = column.new_zeros(len(S), most).index_put_((anchor, place), column)[order]
-        sums = _Sums(S, order, as_float(pairs.negative[order], S), with_weights)
+        with_kth = (in_row > torch.arange(most, device=S.device).unsqueeze(1)).sum(dim=1).tolist()
+        weights = torch.zeros_like(S)
+        total, count = S.new_zeros((), dtype=torch.float64), S.new_zeros(())
         at_once = max(1, _CHUNK // S.shape[1])
-        for k in range(most):
-            have_it = int((in_row > k).sum())
-            for start in range(0, have_it, at_once):
-                part = slice(start, min(start + at_once, have_it))
-                sums.add(part, kin[part, k], self.margin, self.gamma)
-        return sums.measured()
+        for start in range(0, with_kth[0], at_once):
+            triplets = _Triplets(S, order[start : start + at_once], pairs.negative, weights)
+            for k, end in enumerate(with_kth):
+                triplets.add(kin[start : min(end, start + at_once), k], self.margin, self.gamma)
+            total += triplets.close(self.gamma)
+            count += triplets.active.sum()
+        share = 1 / count.clamp_min_(1)
+        return Measured(total.to(S.dtype) * share, weights.mul_(share))
 
 
-class _Sums:
-    """What the triplets add up to; each weighs on three similarities: S_ap, S_an and S_pn.
+class _Triplets:
+    """What the triplets of some anchors add up to, in terms of S and i = 1/D.
+
+    With N = S_pn − S_an − S_ap + 1 the cosine is N i_an i_ap, and a triplet is active where
+    ``2 S_an − γ N i_an i_ap`` exceeds ``2 S_ap − margin``. Each active one weighs on three similarities:
+    ``2 − γ i_ap (N i_an³ − i_an)`` on S_an, ``−2 − γ i_an (N i_ap³ − i_ap)`` on S_ap and ``−γ i_an i_ap`` on
+    S_pn. What depends on a and n alone is multiplied once, by :meth:`close`.
 
     Args:
         S: ``(B, R)``, square.
-        order: ``(B,)``, the order of the anchors.
-        strangers: ``(B, R)`` ones and zeros, in that order.
-        with_weights: whether the weights are wanted.
+        anchors: ``(A,)``.
+        negative: ``(B, R)``.
+        weights: ``(B, R)``, to which the derivatives are added.
     """
 
-    def __init__(self, S: Tensor, order: Tensor, strangers: Tensor, with_weights: bool) -> None:
-        self.S, self.order, self.strangers = S, order, strangers
-        self.rows = S[order]
+    def __init__(self, S: Tensor, anchors: Tensor, negative: Tensor, weights: Tensor) -> None:
+        self.S, self.anchors, self.weights = S, anchors, weights
+        self.rows = S.index_select(0, anchors)
         self.inverse = inverse_distance(self.rows)
-        self.total, self.count = S.new_zeros(()), S.new_zeros(())
-        self.to_rows = torch.zeros_like(S) if with_weights else None
-        self.to_kin = torch.zeros_like(S) if with_weights else None
+        # Never active where it is no negative.
+        self.doubled = only(negative.index_select(0, anchors), self.rows * 2, -FAR)
+        self.active, self.pulled, self.turned = (torch.zeros_like(self.rows) for _ in range(3))
+        self.total = S.new_zeros((), dtype=torch.float64)
 
-    def add(self, part: slice, kin: Tensor, margin: float, gamma: float) -> None:
-        """Add the triplets of the anchors ``part`` with one positive each, ``kin``."""
-        S_an, inverse_an, column = self.rows[part], self.inverse[part], kin.unsqueeze(1)
+    def add(self, kin: Tensor, margin: float, gamma: float) -> None:
+        """Add the triplets of the first anchors with one positive each, ``kin``."""
+        part, column = slice(len(kin)), kin.unsqueeze(1)
+        S_an, inverse_an = self.rows[part], self.inverse[part]
         S_ap, inverse_ap = S_an.gather(1, column), inverse_an.gather(1, column)
-        cosine, q = direction_(self.S.index_select(0, kin), S_an, S_ap, inverse_an, inverse_ap)
-        terms = torch.mul(S_an, 2).add_(margin - 2 * S_ap).sub_(cosine, alpha=gamma)
-        active = torch.gt(terms, 0, out=torch.empty_like(terms)).mul_(self.strangers[part])
-        in_rows = active.sum(dim=1, keepdim=True)
-        self.total += terms.mul_(active).sum()
-        self.count += in_rows.sum()
-        if self.to_rows is None or self.to_kin is None:
-            return
-        q.mul_(active)
-        cosine.mul_(active)
-        by_ap = cosine.sum(dim=1, keepdim=True).mul_(inverse_ap.square()).sub_(q.sum(dim=1, keepdim=True))
-        by_an = cosine.mul_(inverse_an).mul_(inverse_an).sub_(q)
-        self.to_rows[part].add_(active, alpha=2).sub_(by_an, alpha=gamma)
-        self.to_rows[part].scatter_add_(1, column, by_ap.mul_(-gamma).sub_(in_rows, alpha=2))
-        self.to_kin.index_add_(0, kin, q, alpha=-gamma)
+        bound = torch.mul(S_ap, 2).sub_(margin)
+        turn = self.S.index_select(0, kin).sub_(S_an).sub_(S_ap - 1).mul_(inverse_an)  # N i_an
+        active = torch.addcmul(self.doubled[part], turn, inverse_ap, value=-gamma)
+        torch.gt(active, bound, out=active)
+        self.active[part].add_(active)
+        self.pulled[part].addcmul_(active, inverse_ap)
+        self.turned[part].addcmul_(turn.mul_(active), inverse_ap)
+        reached, turns = active.sum(dim=1, keepdim=True), turn.sum(dim=1, keepdim=True)
+        by_pn = active.mul_(inverse_an).mul_(inverse_ap)
+        by_ap = by_pn.sum(dim=1, keepdim=True).sub_(turns * inverse_ap**3).mul_(gamma).sub_(reached, alpha=2)
+        self.weights.index_add_(0, kin, by_pn, alpha=-gamma)
+        self.weights[self.anchors[part], kin] += by_ap.squeeze(1)
+        self.total -= bound.mul_(reached).add_(turns.mul_(inverse_ap), alpha=gamma).sum(dtype=torch.float64)
 
-    def measured(self) -> Measured:
-        """The mean over the active triplets."""
-        share = 1 / self.count.clamp_min_(1)
-        if self.to_rows is None or self.to_kin is None:
-            return Measured(self.total * share)
-        return Measured(self.total * share, self.to_kin.index_add_(0, self.order, self.to_rows).mul_(share))
+    def close(self, gamma: float) -> Tensor:
+        """Add what is left; gives the sum over the active triplets."""
+        total = self.total + (self.active * self.rows).sum(dim=1).sum(dtype=torch.float64).mul_(2)
+        towards = self.turned.mul_(self.inverse).sub_(self.pulled).mul_(self.inverse).mul_(-gamma)
+        self.weights.index_add_(0, self.anchors, towards.add_(self.active, alpha=2))
+        return total

@@ -70,12 +70,13 @@ class LiftedStructure(MinedPairLoss):
         positive, negative = self.mine_pairs(S, pairs)
         pulls = (self.margin - S).mul_(self.positive_scale)
         pushes = S.mul_(self.negative_scale)
-        far = log_sum_exp_(pulls, 1, self.positive_scale * (1 + self.margin), Outside(positive))
-        near = log_sum_exp_(pushes, 1, self.negative_scale, Outside(negative))
+        far, pull = log_sum_exp_(pulls, 1, self.positive_scale * (1 + self.margin), Outside(positive))
+        near, push = log_sum_exp_(pushes, 1, self.negative_scale, Outside(negative))
         both = far.div_(self.positive_scale).add_(near.div_(self.negative_scale))  # −∞ where one is missing
         share = (both > -inf).sum().clamp_min_(1).to(S.dtype).reciprocal_()
         per_anchor = both.relu_()
         value = per_anchor.sum() * share
         if not with_weights:
             return Measured(value)
-        return Measured(value, pushes.sub_(pulls).mul_(per_anchor.sign_().mul_(share).unsqueeze(1)))
+        active = per_anchor.sign_().mul_(share).unsqueeze(1)
+        return Measured(value, pushes.mul_(push.mul_(active)).addcmul_(pulls, pull.mul_(active), value=-1))

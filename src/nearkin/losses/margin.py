@@ -9,7 +9,7 @@ from nearkin.losses.base import check_label_range, register, require_non_negativ
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, Range, space
 from nearkin.losses.similarity import Measured, safe_distance
-from nearkin.mining import Miner, Triplets
+from nearkin.mining import Mined, Miner, Triplets
 
 
 @register("margin")
@@ -75,41 +75,30 @@ class Margin(MinedPairLoss):
             self.register_buffer("beta", start)
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """A hinge on each side of the boundary of the anchor."""
+        """A hinge on each side of the boundary of the anchor, over the mined pairs only."""
         classes = self._classes_of_anchors(pairs)
-        signed = self._signed_counts(S, pairs)
+        entry, sides = _mined_entries(self.mine(S, pairs), S)
         beta = self.beta.to(S.dtype)
-        boundary = beta if classes is None else beta[classes].unsqueeze(1)
-        D, inverse = safe_distance(S)
-        terms = D.sub_(boundary).mul_(signed.sign()).add_(self.margin).relu_()
-        counts = signed.abs()
+        owner = None if classes is None else classes[torch.div(entry, S.shape[1], rounding_mode="floor")]
+        boundary = beta if owner is None else beta[owner]
+        D, inverse = safe_distance(S.view(-1).index_select(0, entry))
+        terms = D.sub_(boundary).mul_(sides).add_(self.margin).relu_()
         active = terms.sign()
-        share = 1 / torch.mul(active, counts).sum().clamp_min_(1)
-        in_rows = counts.sum(dim=1, keepdim=True)
-        beta_share = self.nu / in_rows.sum().clamp_min_(1)
-        value = terms.mul_(counts).sum() * share + (boundary * in_rows).sum() * beta_share
+        share = active.sum().clamp_min_(1).reciprocal_()
+        value = terms.sum().mul_(share)
+        if self.nu:
+            value += self.nu * boundary.expand_as(entry).sum() / max(1, len(entry))
         if not with_weights:
             return Measured(value)
-        active.mul_(signed).mul_(share)
-        to_boundaries = (in_rows * beta_share).sub_(active.sum(dim=1, keepdim=True)).squeeze(1)
-        weights = inverse.mul_(active).neg_()
+        active.mul_(sides).mul_(share)
+        weights = torch.zeros_like(S)
+        weights.view(-1).index_add_(0, entry, inverse.mul_(active), alpha=-1)
         if not self.learn_beta:
             return Measured(value, weights)
-        if classes is None:
+        to_boundaries = active.neg_().add_(self.nu / max(1, len(entry)))
+        if owner is None:
             return Measured(value, weights, (to_boundaries.sum(),))
-        return Measured(value, weights, (torch.zeros_like(beta).index_add_(0, classes, to_boundaries),))
-
-    def _signed_counts(self, S: Tensor, pairs: Pairs) -> Tensor:
-        """How often each pair was mined ``(B, R)``, negative pairs with a minus."""
-        mined = self.mine(S, pairs)
-        if not isinstance(mined, Triplets):
-            return mined.positive.to(S.dtype).sub_(mined.negative.to(S.dtype))
-        anchor, kin, stranger = mined
-        counts = torch.zeros_like(S)
-        one = counts.new_ones(1).expand(len(anchor))
-        counts.view(-1).index_add_(0, anchor * S.shape[1] + kin, one)
-        counts.view(-1).index_add_(0, anchor * S.shape[1] + stranger, one, alpha=-1)
-        return counts
+        return Measured(value, weights, (torch.zeros_like(beta).index_add_(0, owner, to_boundaries),))
 
     def _classes_of_anchors(self, pairs: Pairs) -> Tensor | None:
         """Which β belongs to each anchor ``(B,)``, where there are several."""
@@ -120,3 +109,19 @@ class Margin(MinedPairLoss):
         if self.validate:
             check_label_range(pairs.labels, len(self.beta))
         return pairs.labels.long()
+
+
+def _mined_entries(mined: Mined, S: Tensor) -> tuple[Tensor, Tensor]:
+    """The mined pairs as places in the flattened S, and y of each: 1 for positive, −1 for negative pairs.
+
+    A pair that several triplets share is listed as often.
+    """
+    columns = S.shape[1]
+    if isinstance(mined, Triplets):
+        start = mined.anchor * columns
+        positive, negative = start + mined.positive, start.add_(mined.negative)
+    else:
+        positive, negative = (mask.reshape(-1).nonzero().squeeze(1) for mask in mined)
+    sides = S.new_ones(len(positive) + len(negative))
+    sides[len(positive) :] = -1
+    return torch.cat([positive, negative]), sides

@@ -69,10 +69,12 @@ class MultiSimilarity(MinedPairLoss):
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """Two log-sum-exps per anchor; a pair's weight is its share of its sum."""
         positive, negative = self.mine_pairs(S, pairs)
-        pulls = S.sub_(self.margin).mul(-self.alpha)
-        pushes = S.mul_(self.beta)
-        most_pull, most_push = self.alpha * (1 + self.margin), self.beta * max(0, 1 - self.margin)
-        per_anchor = log_one_plus_sum_exp_(pulls, 1, most_pull, Outside(positive)).div_(self.alpha)
-        per_anchor += log_one_plus_sum_exp_(pushes, 1, most_push, Outside(negative)).div_(self.beta)
-        value = per_anchor.sum() / pairs.anchors
-        return Measured(value, pushes.sub_(pulls).div_(pairs.anchors) if with_weights else None)
+        alpha, beta, margin = self.alpha, self.beta, self.margin
+        pulls, pushes = S.mul(-alpha), S.mul_(beta)
+        far, pull = log_one_plus_sum_exp_(pulls, 1, alpha, Outside(positive), offset=alpha * margin)
+        near, push = log_one_plus_sum_exp_(pushes, 1, beta, Outside(negative), offset=-beta * margin)
+        value = far.div_(alpha).add_(near, alpha=1 / beta).sum().div_(pairs.anchors)
+        if not with_weights:
+            return Measured(value)
+        weights = pushes.mul_(push.div_(pairs.anchors)).addcmul_(pulls, pull, value=-1 / pairs.anchors)
+        return Measured(value, weights)

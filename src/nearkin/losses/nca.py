@@ -48,11 +48,13 @@ class NCA(PairLoss):
         scale = 2 / self.temperature
         others = S.mul_(scale)
         kin = others.clone()
-        among_kin = log_sum_exp_(kin, 1, scale, Outside(pairs.positive))
-        among_all = log_sum_exp_(others, 1, scale, Outside(pairs.positive | pairs.negative))
+        among_kin, of_kin = log_sum_exp_(kin, 1, scale, Outside(pairs.positive))
+        among_all, of_all = log_sum_exp_(others, 1, scale, Outside(pairs.positive | pairs.negative))
         has_kin = among_kin > -inf
         share = 1 / has_kin.sum().clamp_min(1).to(S.dtype)
         value = torch.where(has_kin, among_all - among_kin, 0).sum() * share
         if not with_weights:
             return Measured(value)
-        return Measured(value, others.sub_(kin).mul_((has_kin * (scale * share)).unsqueeze(1)))
+        per_anchor = (has_kin * (scale * share)).unsqueeze(1)
+        weights = others.mul_(of_all.mul_(per_anchor)).addcmul_(kin, of_kin.mul_(per_anchor), value=-1)
+        return Measured(value, weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +14,9 @@ from nearkin.losses.search_space import Range, space
 from nearkin.losses.similarity import (
     Measured,
     Outside,
-    Side,
     full_precision,
     log_sum_exp_,
-    through_similarities,
+    refuse_second_derivative,
     without_underflow_,
 )
 from nearkin.losses.softmax import cross_entropy_
@@ -66,15 +66,16 @@ class NPair(PairLoss):
         With one positive, softplus(LSE_N − S_ap) is the cross-entropy of the row.
         """
         if self.pairs == "one_per_class":
-            return Measured(*cross_entropy_(S, torch.arange(len(S), device=S.device)))
+            return Measured(*cross_entropy_(S, torch.arange(len(S), device=S.device).unsqueeze(1)))
         pulls, pushes = -S, S
-        per_anchor = log_sum_exp_(pushes, 1, outside=Outside(pairs.negative))
-        per_anchor += log_sum_exp_(pulls, 1, outside=Outside(pairs.positive))
+        near, push = log_sum_exp_(pushes, 1, outside=Outside(pairs.negative))
+        far, pull = log_sum_exp_(pulls, 1, outside=Outside(pairs.positive))
+        per_anchor = near.add_(far)
         value = torch.nn.functional.softplus(per_anchor).mean()
         if not with_weights:
             return Measured(value)
-        share = per_anchor.sigmoid_().div_(len(S)).unsqueeze(1)
-        return Measured(value, pushes.sub_(pulls).mul_(without_underflow_(share)))
+        share = without_underflow_(per_anchor.sigmoid_().div_(len(S))).unsqueeze(1)
+        return Measured(value, pushes.mul_(push.mul_(share)).addcmul_(pulls, pull.mul_(share), value=-1))
 
     def extra_term(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
         """The mean squared length, if there is anything to learn from."""
@@ -117,22 +118,44 @@ class NPair(PairLoss):
             raise ValueError('pairs="one_per_class" needs one label per sample, not a multi-hot matrix')
         with full_precision(embeddings):
             rows = self._side(embeddings).rows
+            others = rows if references is None else self._side(references.to(rows.dtype), "references").rows
             anchor, partner = one_per_class(labels, reference_labels)
-            if references is None:
-                anchors, partners = rows.index_select(0, torch.cat([anchor, partner])).chunk(2)
-            else:
-                others = self._side(references.to(rows.dtype), "references").rows
-                anchors, partners = rows.index_select(0, anchor), others.index_select(0, partner)
             if not len(anchor):
                 return rows.sum() * 0
             own = torch.eye(len(anchor), dtype=torch.bool, device=rows.device)
             pairs = Pairs(own, ~own, labels[anchor], rows.shape[1], len(anchor))
-            value = through_similarities(
-                lambda S, with_weights: measure(S, pairs, with_weights), Side(anchors), Side(partners)
+            value: Tensor = _AmongChosen.apply(  # type: ignore[no-untyped-call]
+                lambda S: measure(S, pairs, True), rows, anchor, others, partner
             )
             if self.l2 == 0 or len(anchor) < 2:
                 return value
             return value + rows.square().sum() * (self.l2 / len(rows))
+
+
+class _AmongChosen(torch.autograd.Function):
+    """A measure of the inner products between chosen rows and chosen others, each chosen once."""
+
+    @staticmethod
+    def forward(ctx: Any, measure: Callable[[Tensor], Measured], *sides: Tensor) -> Tensor:
+        rows, anchor, others, partner = sides
+        anchors, partners = rows.index_select(0, anchor), others.index_select(0, partner)
+        measured = measure(anchors @ partners.mT)
+        assert measured.weights is not None
+        ctx.save_for_backward(anchors, anchor, partners, partner, measured.weights)
+        ctx.sizes, ctx.together = (len(rows), len(others)), others is rows
+        return measured.value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        anchors, anchor, partners, partner, weights = ctx.saved_tensors
+        with full_precision(anchors):
+            weights = weights * gradient
+            to_rows = anchors.new_zeros(ctx.sizes[0], anchors.shape[1])
+            to_others = to_rows if ctx.together else anchors.new_zeros(ctx.sizes[1], anchors.shape[1])
+            to_rows.index_copy_(0, anchor, weights @ partners)
+            to_others.index_copy_(0, partner, weights.mT @ anchors)
+        return None, to_rows, None, None if ctx.together else to_others, None
 
 
 def one_per_class(labels: Tensor, reference_labels: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -76,7 +76,7 @@ class PairLoss(Loss):
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """The value and, where wanted, the weights ∂L/∂S ``(B, R)``; S may be overwritten."""
-        parameters = list(self.parameters())
+        parameters = self.own_parameters()
         if not with_weights:
             return Measured(self.value(S, pairs))
         with torch.enable_grad():
@@ -139,7 +139,7 @@ class PairLoss(Loss):
             if right is not None and self.among_references:
                 left, right, pairs = _everybody(left, right, pairs)
             value = through_similarities(
-                lambda S, with_weights: measure(S, pairs, with_weights), left, right, tuple(self.parameters())
+                lambda S, with_weights: measure(S, pairs, with_weights), left, right, self.own_parameters()
             )
             extra = self.extra_term(left.rows, pairs)
             return value if extra is None else value + extra
@@ -221,11 +221,12 @@ def _pairs(labels: Tensor, reference_labels: Tensor | None, embedding_dim: int) 
     others = labels if reference_labels is None else reference_labels
     multi_hot = labels.dim() == 2
     same = (labels.float() @ others.float().T) > 0 if multi_hot else labels.unsqueeze(1) == others
-    if reference_labels is not None:
-        return Pairs(same, ~same, labels, embedding_dim, len(labels))
-    same.fill_diagonal_(True)
+    if multi_hot and reference_labels is None:
+        same.fill_diagonal_(True)  # even of an image without any label
     negative = ~same
-    return Pairs(same.fill_diagonal_(False), negative, labels, embedding_dim, len(labels))
+    if reference_labels is None:
+        same.fill_diagonal_(False)
+    return Pairs(same, negative, labels, embedding_dim, len(labels))
 
 
 def _everybody(left: Side, right: Side, pairs: Pairs) -> tuple[Side, None, Pairs]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from nearkin.losses.base import register, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.search_space import MARGIN, SCALE, space
-from nearkin.losses.similarity import Measured, Outside, log_one_plus_sum_exp_
+from nearkin.losses.similarity import Measured, Outside, exponentials_fit, log_one_plus_sum_exp_
 
 
 @register("proxy_anchor")
@@ -61,30 +61,37 @@ class ProxyAnchor(ProxyLoss):
         """A log-sum-exp per class over its own samples (B numbers) and one over all others (B × C)."""
         own = labels.unsqueeze(1)
         pulls = S.gather(1, own).squeeze(1).sub_(self.margin).mul_(-self.alpha)
-        per_class, shares, present = positive_term(pulls, labels, self.num_classes)
-        value = per_class.sum() / present
-        pushes = S.add_(self.margin).mul_(self.alpha)
         bound = self.alpha * (1 + self.margin)
-        value = value + log_one_plus_sum_exp_(pushes, 0, bound, Outside(columns=own)).sum() / self.num_classes
+        per_class, shares, present = positive_term(pulls, labels, self.num_classes, bound)
+        pushes, offset = S.mul_(self.alpha), self.alpha * self.margin
+        away, push = log_one_plus_sum_exp_(pushes, 0, self.alpha, Outside(columns=own), offset)
+        value = (per_class.sum() / present).add_(away.sum(), alpha=1 / self.num_classes)
         if not with_weights:
             return Measured(value)
-        weights = pushes.mul_(self.alpha / self.num_classes)
-        weights.scatter_(1, own, (shares * (-self.alpha / present)).unsqueeze(1))
+        weights = pushes.mul_(push.mul_(self.alpha / self.num_classes))
+        weights.scatter_(1, own, shares.div_(present).mul_(-self.alpha).unsqueeze(1))
         return Measured(value, weights)
 
 
-def positive_term(t: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+def positive_term(t: Tensor, labels: Tensor, num_classes: int, bound: float) -> tuple[Tensor, Tensor, Tensor]:
     """``log(1 + Σ_{x∈X_c} eᵗ)`` per class.
 
     Args:
         t: ``(B,)``, the exponent of each sample.
         labels: ``(B,)``.
         num_classes: C.
+        bound: a promise that ``|t| ≤ bound``.
 
     Returns:
         The logarithms ``(C,)`` (0 for an absent class), each sample's share ``(B,)`` of its class's sum (the
         gradient with respect to t), and the number of classes present, a scalar of the dtype of t.
     """
+    if exponentials_fit(t, 0, bound):
+        exponentials = t.exp()
+        sums = t.new_zeros(num_classes).index_add_(0, labels, exponentials)
+        present = sums.sign().sum()
+        shares = exponentials.div_(sums.index_select(0, labels).add_(1))
+        return sums.log1p_(), shares, present
     shift = t.new_zeros(num_classes).scatter_reduce_(0, labels, t, "amax")  # at least 0: the 1 is e⁰
     exponentials = (t - shift[labels]).exp_()
     beyond_one = torch.expm1(-shift).index_add_(0, labels, exponentials)

@@ -92,7 +92,7 @@ class ProxyGML(ProxyLoss):
         selected = torch.zeros_like(S, dtype=torch.bool).scatter_(1, nearest, True)
         logits = torch.where(selected, S, 0).view(-1, C, M).sum(dim=2)
         logits.masked_fill_(~selected.view(-1, C, M).any(dim=2), -inf)
-        value, towards_classes = cross_entropy_(logits, labels)
+        value, towards_classes = cross_entropy_(logits, labels.unsqueeze(1))
         if not with_weights:
             return Measured(value)
         return Measured(value, towards_classes.repeat_interleave(M, dim=1).mul_(selected))
@@ -127,9 +127,8 @@ class _ProxiesClassifyProxies(torch.autograd.Function):
         for start in range(0, len(rows), at_once):
             chunk = slice(start, start + at_once)
             part = len(classes[chunk]) / len(rows)
-            mean, weights = cross_entropy_(rows[chunk] @ sums.T, classes[chunk])
+            mean, weights = cross_entropy_(rows[chunk] @ sums.T, classes[chunk].unsqueeze(1), slope=part)
             value += mean * part
-            weights.mul_(part)
             torch.mm(weights, sums, out=to_rows[chunk])
             to_sums.addmm_(weights.T, rows[chunk])
         ctx.save_for_backward(to_rows.view_as(proxies).add_(to_sums.unsqueeze(1)))

@@ -55,13 +55,14 @@ class ProxyNCA(ProxyLoss):
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """‖z − v‖² = 2 − 2S, whose constant cancels."""
+        if self.num_classes == 1:
+            return Measured(S.new_zeros(()), torch.zeros_like(S))
         own, slope = labels.unsqueeze(1), 2 * self.scale
         others = S.mul_(slope)
         own_logits = others.gather(1, own).squeeze(1)
-        among_others = log_sum_exp_(others, 1, slope, Outside(columns=own))
-        if self.num_classes == 1:
-            return Measured(S.new_zeros(()), torch.zeros_like(S))
-        value = (among_others - own_logits).mean()
+        among_others, share = log_sum_exp_(others, 1, slope, Outside(columns=own))
+        value = among_others.sub_(own_logits).mean()
         if not with_weights:
             return Measured(value)
-        return Measured(value, others.scatter_(1, own, -1).mul_(slope / len(S)))
+        per_sample = slope / len(S)
+        return Measured(value, others.mul_(share.mul_(per_sample)).scatter_(1, own, -per_sample))

@@ -56,5 +56,4 @@ class ProxyNCAPlusPlus(ProxyLoss):
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """‖z − v‖² = 2 − 2S, whose constant cancels."""
         slope = 2 / self.temperature
-        value, weights = cross_entropy_(S.mul_(slope), labels, bound=slope)
-        return Measured(value, weights.mul_(slope) if with_weights else None)
+        return Measured(*cross_entropy_(S.mul_(slope), labels.unsqueeze(1), bound=slope, slope=slope))

@@ -72,7 +72,9 @@ class ProxyRepulsion(ProxyLoss):
         """The positive term of Proxy-Anchor and, through samples, the repulsion: R is SᵀS."""
         own = labels.unsqueeze(1)
         pulls = S.gather(1, own).squeeze(1).sub_(self.margin).mul_(-self.alpha)
-        per_class, shares, present = positive_term(pulls, labels, self.num_classes)
+        per_class, shares, present = positive_term(
+            pulls, labels, self.num_classes, self.alpha * (1 + self.margin)
+        )
         value = per_class.sum() / present
         weights = None
         if self.through_samples:
@@ -115,9 +117,10 @@ def repulsion(
         chunk = columns[:, start : start + at_once]
         T = (chunk.T @ columns).add_(margin).mul_(alpha)
         T.diagonal(start).fill_(-inf)
-        value += log_one_plus_sum_exp_(T, dim=1).sum() / C
+        per_class, share = log_one_plus_sum_exp_(T, dim=1)
+        value += per_class.sum() / C
         if gradient is not None:
-            weights = T.mul_(alpha / C)
+            weights = T.mul_(share.mul_(alpha / C))
             gradient.addmm_(chunk, weights)
             gradient[:, start : start + at_once].addmm_(columns, weights.T)
     return value, gradient

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from math import inf, log, sqrt
+from math import exp, inf, log, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -146,22 +146,26 @@ class _ThroughSimilarities(torch.autograd.Function):
         to_left = to_right = None
         with full_precision(left):
             if right is None:
-                to_left = _to_both_sides(weights, left, ctx.symmetric)
+                # Each row is an anchor and somebody's reference.
+                both = weights if ctx.symmetric else _plus_transpose(weights)
+                twice = 2 * gradient if ctx.symmetric else gradient
+                to_left = _through_units_(both @ left, left, left_inverse, twice)
             elif ctx.needs_input_grad[1]:
-                to_left = weights @ right
+                to_left = _through_units_(weights @ right, left, left_inverse, gradient)
             if right is not None and ctx.needs_input_grad[3]:
                 to_right = _through_units_(weights.mT @ left, right, right_inverse, gradient)
-            if to_left is not None:
-                to_left = _through_units_(to_left, left, left_inverse, gradient)
         return None, to_left, None, to_right, None, *(gradient * own for own in parameter_gradients)
 
 
-def _to_both_sides(weights: Tensor, rows: Tensor, symmetric: bool) -> Tensor:
-    """∂L/∂z of a batch against itself: each row is an anchor and somebody's reference."""
-    if symmetric:
-        return (weights @ rows).mul_(2)
-    # Copying the transpose first is a quarter of the time of adding across strides.
-    return weights.mT.contiguous().add_(weights) @ rows
+_SMALL = 1 << 17
+"""Entries of a matrix that a processor's cache holds, however they are strided."""
+
+
+def _plus_transpose(weights: Tensor) -> Tensor:
+    """``W + Wᵀ``; beyond the cache, copying the transpose first is quicker than adding across strides."""
+    if weights.numel() <= _SMALL:
+        return weights + weights.mT
+    return weights.mT.contiguous().add_(weights)
 
 
 def through_similarities(
@@ -231,8 +235,20 @@ class Outside(NamedTuple):
 _NONE = Outside()
 
 
-def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Tensor:
-    """``log Σ eᵗ`` along ``dim``, and T becomes its gradient (the softmax), in place.
+class Exponentials(NamedTuple):
+    """What a sum of exponentials gives.
+
+    Attributes:
+        log: of the sum, without the summed dimension.
+        share: the exponentials times it are the gradient of ``log``; it keeps that dimension.
+    """
+
+    log: Tensor
+    share: Tensor
+
+
+def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Exponentials:
+    """``log Σ eᵗ`` along ``dim``; T becomes exponentials, in place, which times ``share`` are its gradient.
 
     An empty sum gives −∞ and no gradient.
 
@@ -244,46 +260,55 @@ def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NO
         outside: what is not in the sum.
 
     >>> T = torch.tensor([[0.0, 0.0, 5.0]])
-    >>> log_sum_exp_(T, dim=1, outside=Outside(columns=torch.tensor([[2]])))
+    >>> log, share = log_sum_exp_(T, dim=1, outside=Outside(columns=torch.tensor([[2]])))
+    >>> log
     tensor([0.6931])
-    >>> T
+    >>> T * share
     tensor([[0.5000, 0.5000, 0.0000]])
     """
     tiny = torch.finfo(T.dtype).tiny
-    if _exponentials_fit(T, dim, bound):
+    if exponentials_fit(T, dim, bound):
         total = outside.zero_(T.exp_()).sum(dim=dim, keepdim=True)
-        T.div_(total.clamp_min(tiny))
-        return total.log_().squeeze(dim)
+        return Exponentials(total.log().squeeze(dim), total.clamp_min_(tiny).reciprocal_())
     shift = outside.drop_(T).amax(dim=dim, keepdim=True)
-    total = outside.zero_(_exp_(T.sub_(shift))).sum(dim=dim, keepdim=True)
-    T.div_(total.clamp_min(tiny))
-    return shift.add_(total.log_()).squeeze(dim)
+    total = outside.zero_(exp_(T.sub_(shift))).sum(dim=dim, keepdim=True)
+    log = shift.add_(total.log()).squeeze(dim)
+    return Exponentials(log, total.clamp_min_(tiny).reciprocal_())
 
 
-def log_one_plus_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Tensor:
-    """``log(1 + Σ eᵗ)`` along ``dim``, and T becomes its gradient, in place.
+def log_one_plus_sum_exp_(
+    T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE, offset: float = 0.0
+) -> Exponentials:
+    """``log(1 + Σ e^{t + offset})`` along ``dim``; T becomes exponentials, in place, as above.
 
     An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`, but ``bound`` only
-    promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish.
+    promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish. What is added to every exponent costs
+    least as ``offset``.
 
     >>> T = torch.tensor([[0.0, 0.0, 5.0]])
-    >>> log_one_plus_sum_exp_(T, dim=1, outside=Outside(mask=torch.tensor([[True, True, False]])))
+    >>> mask = torch.tensor([[True, True, False]])
+    >>> log, share = log_one_plus_sum_exp_(T, dim=1, outside=Outside(mask=mask))
+    >>> log
     tensor([1.0986])
-    >>> T
+    >>> T * share
     tensor([[0.3333, 0.3333, 0.0000]])
     """
-    if _exponentials_fit(T, dim, bound):
+    if exponentials_fit(T, dim, bound + max(0, offset)):
         total = outside.zero_(T.exp_()).sum(dim=dim, keepdim=True)
-        T.div_(total + 1)
-        return total.log1p_().squeeze(dim)
+        if offset:
+            total.mul_(exp(offset))
+        share = (total + 1).reciprocal_()
+        return Exponentials(total.log1p_().squeeze(dim), share.mul_(exp(offset)) if offset else share)
+    if offset:
+        T.add_(offset)
     shift = outside.drop_(T).amax(dim=dim, keepdim=True).clamp_min_(0)
-    total = outside.zero_(_exp_(T.sub_(shift))).sum(dim=dim, keepdim=True)
+    total = outside.zero_(exp_(T.sub_(shift))).sum(dim=dim, keepdim=True)
     beyond_one = total.add_(torch.expm1(-shift))
-    T.div_(beyond_one + 1)
-    return shift.add_(beyond_one.log1p_()).squeeze(dim)
+    log = shift.add_(beyond_one.log1p()).squeeze(dim)
+    return Exponentials(log, beyond_one.add_(1).reciprocal_())
 
 
-def _exp_(T: Tensor) -> Tensor:
+def exp_(T: Tensor) -> Tensor:
     """``eᵗ`` for ``t ≤ 0`` in place, and 0 below the root of the smallest number: underflow is slow.
 
     Even a billion such terms are lost beside the largest, which is 1.
@@ -296,6 +321,6 @@ def without_underflow_(factors: Tensor) -> Tensor:
     return torch.threshold_(factors, 2 * sqrt(torch.finfo(factors.dtype).tiny), 0)
 
 
-def _exponentials_fit(T: Tensor, dim: int, bound: float) -> bool:
+def exponentials_fit(T: Tensor, dim: int, bound: float) -> bool:
     """Whether a sum of ``e^{±bound}`` along ``dim`` stays far inside the range of the dtype."""
     return bound + log(max(1, T.shape[dim])) < 0.95 * log(torch.finfo(T.dtype).max)

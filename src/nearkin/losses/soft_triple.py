@@ -79,16 +79,17 @@ class SoftTriple(ProxyLoss):
         """Cross-entropy of the soft maxima over centres; ∂S_c/∂S_ck = a_ck (1 + (S_ck − S_c)/γ)."""
         S = S.unflatten(1, (self.num_classes, self.proxies_per_class))
         assigned = S / self.gamma
-        log_sum_exp_(assigned, 2, 1 / self.gamma)
-        per_class = (assigned * S).sum(dim=2)
+        share = log_sum_exp_(assigned, 2, 1 / self.gamma).share
+        per_class = (assigned * S).sum(dim=2).mul_(share.squeeze(2))
         own = labels.unsqueeze(1)
         logits = per_class.mul(self.scale)
         logits.scatter_add_(1, own, logits.new_full((1, 1), -self.scale * self.margin).expand(len(S), 1))
-        value, towards_classes = cross_entropy_(logits, labels, bound=self.scale * (1 + self.margin))
+        bound = self.scale * (1 + self.margin)
+        value, towards_classes = cross_entropy_(logits, own, bound, slope=self.scale / self.gamma)
         if not with_weights:
             return Measured(value)
-        weights = S.sub_(per_class.unsqueeze(2)).div_(self.gamma).add_(1).mul_(assigned)
-        weights.mul_(towards_classes.mul_(self.scale).unsqueeze(2))
+        weights = S.sub_(per_class.sub_(self.gamma).unsqueeze(2)).mul_(assigned)
+        weights.mul_(share.mul_(towards_classes.unsqueeze(2)))
         return Measured(value, weights.flatten(1))
 
     def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:

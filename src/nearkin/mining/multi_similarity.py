@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nearkin.mining.base import Masks, compared, register
+from nearkin.mining.base import FAR, Masks, compared, only, register
 
 
 @register("multi_similarity")
@@ -40,8 +39,8 @@ class MultiSimilarity:
 
     def __call__(self, similarities: Tensor, positive: Tensor, negative: Tensor, **_: Any) -> Masks:
         """Refine both masks."""
-        farthest_positive = torch.where(positive, similarities, inf).amin(dim=1, keepdim=True)
-        nearest_negative = torch.where(negative, similarities, -inf).amax(dim=1, keepdim=True)
+        farthest_positive = only(positive, similarities, FAR).amin(dim=1, keepdim=True)
+        nearest_negative = only(negative, similarities, -FAR).amax(dim=1, keepdim=True)
         return Masks(
             compared(torch.lt, similarities, nearest_negative + self.epsilon).logical_and_(positive),
             compared(torch.gt, similarities, farthest_positive - self.epsilon).logical_and_(negative),

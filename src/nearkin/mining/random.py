@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearkin.mining.base import Triplets, register
+from nearkin.mining.base import Triplets, places_of, register
 
 _BLOCK = 32
 
@@ -52,24 +52,25 @@ def draw_triplets(weights: Tensor, positive: Tensor, generator: torch.Generator)
     """
     # Two levels, first a block of columns and then one of its columns: a running sum over all entries would
     # take longer than everything else.
-    padding = -weights.shape[1] % _BLOCK
-    blocks = torch.nn.functional.pad(weights, (0, padding)).unflatten(1, (-1, _BLOCK))
+    if padding := -weights.shape[1] % _BLOCK:
+        weights = torch.nn.functional.pad(weights, (0, padding))
+    blocks = weights.view(len(weights), -1, _BLOCK)
     cumulative = blocks.sum(dim=2).cumsum(dim=1)
-    anchor, kin = positive.nonzero().unbind(dim=1)
-    able = (cumulative[:, -1] > 0)[anchor].nonzero().squeeze(1)
-    anchor, kin = anchor.index_select(0, able), kin.index_select(0, able)
-    uniform = torch.rand(len(anchor), generator=generator, dtype=torch.float64).to(weights)
-    chances = cumulative[anchor]
-    block = _invert(chances, uniform * chances[:, -1])
-    before = chances.gather(1, (block - 1).clamp_min(0).unsqueeze(1)).squeeze(1)
-    within = blocks[anchor, block].cumsum(dim=1)
-    column = _invert(within, uniform * chances[:, -1] - torch.where(block > 0, before, 0))
-    return Triplets(anchor, kin, block * _BLOCK + column)
+    anchor, kin = places_of(positive)
+    able = cumulative[:, -1] > 0
+    if not able.all():
+        kept = able[anchor].nonzero().squeeze(1)
+        anchor, kin = anchor.index_select(0, kept), kin.index_select(0, kept)
+    uniform = torch.rand(2, len(anchor), generator=generator, dtype=torch.float32).to(weights)
+    block = _invert(cumulative.index_select(0, anchor), uniform[0])
+    chosen = blocks.flatten(0, 1).index_select(0, anchor * blocks.shape[1] + block)
+    return Triplets(anchor, kin, block * _BLOCK + _invert(chosen.cumsum(dim=1), uniform[1]))
 
 
-def _invert(cumulative: Tensor, aim: Tensor) -> Tensor:
-    """The first entry of each row of running sums ``(T, n)`` above its ``aim`` ``(T,)``."""
-    total = cumulative[:, -1]
-    # Rounding must carry no draw before the first entry that has a weight, nor beyond the last.
-    aim = torch.minimum(aim.clamp_min(0), torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, aim.unsqueeze(1), right=True).squeeze(1)
+def _invert(cumulative: Tensor, uniform: Tensor) -> Tensor:
+    """The first entry of each row of running sums ``(T, n)`` above a random part ``(T,)`` of their total.
+
+    There is one: the uniform number is at most 1 − 2⁻²⁴, which no rounding takes to the total.
+    """
+    aim = cumulative[:, -1:] * uniform.unsqueeze(1)
+    return torch.searchsorted(cumulative, aim, right=True).squeeze(1)

@@ -9,13 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearkin.mining.base import Triplets, first_equal_, register
+from nearkin.mining.base import FAR, Triplets, first_equal_, only, places_of, register
 
 _CHUNK = 1 << 19
 """Entries looked at together: they fit into a processor's cache."""
-
-_FAR = 1e30
-"""Beyond every similarity."""
 
 _FEW_POSITIVES = 32
 """Up to so many positives per anchor, looking along the row for each is quicker than sorting the row."""
@@ -42,7 +39,7 @@ class SemiHard:
         """Select at most one triplet per positive pair."""
         if similarities.dtype not in (torch.float32, torch.float64):
             similarities = similarities.float()
-        anchor, kin = positive.nonzero().unbind(dim=1)
+        anchor, kin = places_of(positive)
         if not len(anchor):
             return Triplets(anchor, kin, kin)
         few = len(anchor) <= _FEW_POSITIVES * len(similarities)
@@ -54,18 +51,18 @@ class SemiHard:
 
 def _look_along_rows(S: Tensor, negative: Tensor, anchor: Tensor, kin: Tensor) -> tuple[Tensor, Tensor]:
     """For each pair the wanted column and whether there is one; work grows with pairs × columns."""
-    negatives = torch.where(negative, S, _FAR)
+    negatives = only(negative, S, FAR)
     bounds = S.view(-1).index_select(0, anchor * S.shape[1] + kin).unsqueeze(1)
     values, columns = [], []
     pairs_at_once = max(1, _CHUNK // S.shape[1])
     for a, bound in zip(anchor.split(pairs_at_once), bounds.split(pairs_at_once), strict=True):
         rows = negatives.index_select(0, a)
         # Float arithmetic is much quicker than masks: what is not below the bound sinks out of sight.
-        below = torch.lt(rows, bound, out=torch.empty_like(rows))
-        value = rows.add_(below.sub_(1), alpha=2 * _FAR).amax(dim=1, keepdim=True)
+        too_near = torch.ge(rows, bound, out=torch.empty_like(rows))
+        value = rows.sub_(too_near, alpha=2 * FAR).amax(dim=1, keepdim=True)
         values.append(value.squeeze(1))
         columns.append(first_equal_(rows, value))
-    return torch.cat(columns), torch.cat(values) > -_FAR / 2
+    return torch.cat(columns), torch.cat(values) > -FAR / 2
 
 
 def _look_up_in_sorted_rows(
