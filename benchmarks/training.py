@@ -30,6 +30,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from nearkin import data, sampling
+from nearkin.allocation import keep_freed_memory
 from nearkin.training import Observer, Recipe, Run, build_network, train
 from nearkin.training.building import build_loss
 from nearkin.training.optimization import learning_rate_factor
@@ -133,7 +134,6 @@ def measure(loss: str, epochs: int, folder: Path) -> dict[str, float]:
     """Medians of seconds per epoch, without the first, which warms up."""
     recipe = Recipe.parse(
         {
-            "data": {"num_classes": 1000, "images_per_class": 12},
             "loss": {"name": loss},
             "protocol": {"name": "standard"},
             "training": {"epochs": epochs},
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()  # as the command line does; otherwise the two pay for each other's pages by chance
     with tempfile.TemporaryDirectory() as temporary:
         measured = measure(arguments.loss, arguments.epochs, Path(temporary))
     write(arguments.loss, measured, arguments.epochs)
