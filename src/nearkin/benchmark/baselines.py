@@ -85,7 +85,7 @@ LEARNERS: dict[str, _Learner] = {
     "rca": _Learner("relevant component analysis", _classical("rca")),
     "lfda": _Learner("local Fisher discriminant analysis", _classical("lfda")),
     "lmnn": _Learner("large-margin nearest neighbours", _classical("lmnn"), most_points=1500),
-    "nca": _Learner("neighbourhood components analysis", _classical("nca"), most_points=600),
+    "linear_nca": _Learner("linear neighbourhood components analysis", _classical("nca"), most_points=600),
 }
 
 
@@ -93,7 +93,7 @@ def baseline_names(recipe: Recipe) -> list[str]:
     """The baselines of a recipe's experiment.
 
     >>> baseline_names(Recipe())
-    ['raw_pixels', 'untrained_network', 'pca', 'lda', 'rca', 'lfda', 'lmnn', 'nca']
+    ['raw_pixels', 'untrained_network', 'pca', 'lda', 'rca', 'lfda', 'lmnn', 'linear_nca']
     """
     untrained = "untrained_network" if recipe.network.weights is None else "frozen_features"
     return ["raw_pixels", untrained, *LEARNERS]
