@@ -12,7 +12,7 @@ from nearkin.benchmark.standings import Leaderboard, Place, Ranking, Standings
 from nearkin.cli.display import console
 
 _BAR_WIDTH = 24
-_SHORT_BAR_WIDTH = 16
+_SHORT_BAR_WIDTH = 8
 _WIDE = 100  # columns that a terminal needs for everything
 _MOST_BOARDS = 4
 _RANK_WIDTH = 3
