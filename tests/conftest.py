@@ -8,6 +8,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+# They are loaded as they are; looked through for doctests, files of one name would be taken for each other.
+collect_ignore_glob = ["*conftest.py"]
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Tests run in parallel processes: one thread each keeps them from fighting over the cores.

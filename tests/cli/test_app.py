@@ -61,9 +61,12 @@ def test_train_then_train_again_then_evaluate(nearkin, small_settings, tmp_path)
 
 
 def test_ctrl_c_says_how_to_go_on(nearkin, small_settings, tmp_path, monkeypatch):
+    # A process that a script put into the background ignores it, and so would this one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with monkeypatch.context() as context:
         context.setattr(TrainingDisplay, "epoch_end", lambda self, row: signal.raise_signal(signal.SIGINT))
         code, out, err = nearkin("train", *small_settings, "-o", tmp_path / "run")
+    signal.signal(signal.SIGINT, before)
     assert (code, out) == (130, "")
     assert err == "nearkin: stopped. The same command goes on from the last checkpoint\n"
     assert nearkin("train", *small_settings, "-o", tmp_path / "run")[0] == 0
