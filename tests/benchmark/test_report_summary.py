@@ -140,3 +140,15 @@ def test_disclosure_tells_differences_within_an_experiment_from_those_between():
     found = disclosure([told("nca", 0, epochs=4), small])
     assert found.differing is not None
     assert [row.cells[2].text for row in found.differing.rows] == ["no"]
+
+
+def test_losses_of_one_average_rank_share_the_headline():
+    scores = {"margin": (0.6, 0.5), "nca": (0.5, 0.6), "npair": (0.3, 0.3)}
+    outcomes = [
+        outcome(name, recall, size=size)
+        for name, recalls in scores.items()
+        for recall, size in zip(recalls, (64, 128), strict=True)
+    ]
+    summary = summarise(rank_outcomes(outcomes))
+    assert summary.headline.startswith("margin and nca share the best average rank")
+    assert "1.50; margin is first in 1 of 2" in summary.paragraphs[0]

@@ -100,19 +100,23 @@ def _over_experiments(standings: Standings) -> tuple[str, list[str]]:
     rows, number = standings.ranking.rows, len(standings.ranking.experiments)
     leader, second = rows[0], rows[1] if len(rows) > 1 else None
     firsts = sum(rank == 1 for rank in leader.ranks.values())
+    level = [row.contender for row in rows if row.average == leader.average]
+    alone = len(level) == 1
+    best = f"{listed(level)} {'has' if alone else 'share'} the best average rank"
+    first = f"{', ' if alone else f'; {leader.contender} is '}first in {firsts} of {number}"
     sentences = [
-        f"Over {count(number, 'experiment')}, {leader.contender} has the best average rank of "
-        f"{count(len(rows), 'contender')}: {leader.average:.2f}, first in {firsts} of {number}."
+        f"Over {count(number, 'experiment')}, {best} of {count(len(rows), 'contender')}: "
+        f"{leader.average:.2f}{first}."
     ]
     record = None if second is None else standings.records.get((leader.contender, second.contender))
     if second is not None and record is not None:
         sentences.append(
-            f"Against {second.contender}, the second, it won {record.wins}, tied {record.ties} and lost "
+            f"Against {second.contender} it won {record.wins}, tied {record.ties} and lost "
             f"{record.losses} of them by the paired test over test classes."
         )
     tied = _tied_with_leader(standings)
     if tied is None:
-        headline = f"{leader.contender} has the best average rank; so few experiments prove no more."
+        headline = f"{best}; so few experiments prove no more."
     elif not tied:
         headline = f"{leader.contender} leads, and its average rank stands apart."
     else:
