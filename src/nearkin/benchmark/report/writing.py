@@ -53,6 +53,7 @@ class Contents:
         """All that is written as CSV and LaTeX."""
         found = [
             *(board.table for board in self.boards),
+            *(board.published for board in self.boards),
             *(board.lead for board in self.boards),
             self.rankings.table,
             self.rankings.per_experiment,
