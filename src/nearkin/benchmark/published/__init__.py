@@ -49,18 +49,6 @@ def published(name: str) -> list[Outcome]:
     """
     if name not in names():
         raise ValueError(f"unknown published results {name!r}: {nearest_name(name, list(names()))}")
-    if name == "papers":
-        wanted = _first_of_each(_read("papers_recall.csv"))
-    else:
-        wanted = [
-            figure
-            for figure in _read("thesis_recall.csv")
-            if (
-                figure.source.endswith(_TOURNAMENT)
-                if name == "thesis"
-                else not figure.source.endswith(_OWN_LOSS)
-            )
-        ]
     return [
         Outcome(
             experiment=figure.experiment,
@@ -70,7 +58,7 @@ def published(name: str) -> list[Outcome]:
             source=figure.source,
             description=figure.note,
         )
-        for figure in wanted
+        for figure in _ranked(name)
     ]
 
 
@@ -115,6 +103,16 @@ def slips_in_table_11(rows: Iterable[RankRow]) -> list[str]:
                     f"the ranks in its Tables 6 to 8 give {value:.2f}."
                 )
     return slips
+
+
+def _ranked(name: str) -> list[PublishedFigure]:
+    """The figures that compete under a name."""
+    if name == "papers":
+        return _first_of_each(_read("papers_recall.csv"))
+    figures = _read("thesis_recall.csv")
+    if name == "thesis":
+        return [figure for figure in figures if figure.source.endswith(_TOURNAMENT)]
+    return [figure for figure in figures if not figure.source.endswith(_OWN_LOSS)]
 
 
 def _first_of_each(figures: Iterable[PublishedFigure]) -> list[PublishedFigure]:
