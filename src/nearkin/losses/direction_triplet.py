@@ -10,7 +10,7 @@ from nearkin.losses.pair import Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured, inverse_distance
 from nearkin.losses.triplet import Triplet
-from nearkin.mining.base import FAR, only, places_in_rows, places_of
+from nearkin.mining.base import FAR, places_in_rows, places_of
 
 _CHUNK = 1 << 18
 """Triplets looked at together: they fit into a processor's cache."""
@@ -60,18 +60,21 @@ class DirectionTriplet(Triplet):
         # Anchors with most positives come first: those that have a k-th one are then a slice, not a copy.
         place = places_in_rows(anchor, len(S))
         most = int(place.max()) + 1
-        in_row, order = anchor.bincount(minlength=len(S)).sort(descending=True)
+        in_row, order = anchor.bincount(minlength=len(S)).sort(descending=True, stable=True)
         kin = column.new_zeros(len(S), most).index_put_((anchor, place), column)[order]
         with_kth = (in_row > torch.arange(most, device=S.device).unsqueeze(1)).sum(dim=1).tolist()
-        weights = torch.zeros_like(S)
+        equal = with_kth[-1] == len(S)  # the order is then that of the batch
+        weights, negative = torch.zeros_like(S), pairs.indicators(S).negative
         total, count = S.new_zeros((), dtype=torch.float64), S.new_zeros(())
         at_once = max(1, _CHUNK // S.shape[1])
         for start in range(0, with_kth[0], at_once):
-            triplets = _Triplets(S, order[start : start + at_once], pairs.negative, weights)
-            for k, end in enumerate(with_kth):
-                triplets.add(kin[start : min(end, start + at_once), k], self.margin, self.gamma)
-            total += triplets.close(self.gamma)
-            count += triplets.active.sum()
+            end = min(start + at_once, with_kth[0])
+            triplets = _Triplets(S, slice(start, end) if equal else order[start:end], negative, weights)
+            for k, last in enumerate(with_kth):
+                triplets.add(kin[start : min(end, last), k], self.margin, self.gamma)
+            part, active = triplets.close(self.gamma)
+            total += part
+            count += active
         share = 1 / count.clamp_min_(1)
         return Measured(total.to(S.dtype) * share, weights.mul_(share))
 
@@ -86,42 +89,65 @@ class _Triplets:
 
     Args:
         S: ``(B, R)``, square.
-        anchors: ``(A,)``.
-        negative: ``(B, R)``.
+        anchors: ``(A,)`` different rows, each with a positive at least; or a slice of them.
+        negative: ``(B, R)``, ones and zeros.
         weights: ``(B, R)``, to which the derivatives are added.
     """
 
-    def __init__(self, S: Tensor, anchors: Tensor, negative: Tensor, weights: Tensor) -> None:
+    def __init__(self, S: Tensor, anchors: Tensor | slice, negative: Tensor, weights: Tensor) -> None:
         self.S, self.anchors, self.weights = S, anchors, weights
-        self.rows = S.index_select(0, anchors)
+        self.rows = S[anchors]
         self.inverse = inverse_distance(self.rows)
+        self.scaled = self.rows * self.inverse
         # Never active where it is no negative.
-        self.doubled = only(negative.index_select(0, anchors), self.rows * 2, -FAR)
-        self.active, self.pulled, self.turned = (torch.zeros_like(self.rows) for _ in range(3))
+        self.doubled = (negative[anchors] - 1).mul_(FAR).add_(self.rows, alpha=2)
+        # Of a slice the derivatives go to their place at once.
+        self.own = weights[anchors] if isinstance(anchors, slice) else torch.zeros_like(self.rows)
         self.total = S.new_zeros((), dtype=torch.float64)
+        # Sums over positives, for each anchor and negative: active triplets, their cosines, their i_an i_ap.
+        self.active: Tensor | None = None
+        self.turned: Tensor | None = None
+        self.sided: Tensor | None = None
 
     def add(self, kin: Tensor, margin: float, gamma: float) -> None:
-        """Add the triplets of the first anchors with one positive each, ``kin``."""
+        """Add the triplets of the first anchors with one positive each, ``kin``; of all anchors at first."""
         part, column = slice(len(kin)), kin.unsqueeze(1)
-        S_an, inverse_an = self.rows[part], self.inverse[part]
-        S_ap, inverse_ap = S_an.gather(1, column), inverse_an.gather(1, column)
+        inverse_an = self.inverse[part]
+        S_ap, inverse_ap = self.rows[part].gather(1, column), inverse_an.gather(1, column)
         bound = torch.mul(S_ap, 2).sub_(margin)
-        turn = self.S.index_select(0, kin).sub_(S_an).sub_(S_ap - 1).mul_(inverse_an)  # N i_an
-        active = torch.addcmul(self.doubled[part], turn, inverse_ap, value=-gamma)
-        torch.gt(active, bound, out=active)
-        self.active[part].add_(active)
-        self.pulled[part].addcmul_(active, inverse_ap)
-        self.turned[part].addcmul_(turn.mul_(active), inverse_ap)
-        reached, turns = active.sum(dim=1, keepdim=True), turn.sum(dim=1, keepdim=True)
-        by_pn = active.mul_(inverse_an).mul_(inverse_ap)
-        by_ap = by_pn.sum(dim=1, keepdim=True).sub_(turns * inverse_ap**3).mul_(gamma).sub_(reached, alpha=2)
+        turn = self.S.index_select(0, kin).sub_(S_ap - 1).mul_(inverse_an).sub_(self.scaled[part])  # N i_an
+        # Where a and p coincide the limit is infinite, and its sign decides.
+        limit = self.doubled[part].sub(bound).mul_(inverse_ap.reciprocal().div_(gamma))
+        active = torch.gt(limit, turn, out=limit)
+        reached = active.sum(dim=1, keepdim=True)
+        self.active = _added(self.active, active)
+        cosines = turn.mul_(active.mul_(inverse_ap))
+        self.turned = _added(self.turned, cosines)
+        by_pn = active.mul_(inverse_an)
+        self.sided = _added(self.sided, by_pn)
+        turns = cosines.sum(dim=1, keepdim=True)
+        by_ap = by_pn.sum(dim=1, keepdim=True).sub_(turns * inverse_ap**2).mul_(gamma).sub_(reached, alpha=2)
+        self.own[part].scatter_add_(1, column, by_ap)
         self.weights.index_add_(0, kin, by_pn, alpha=-gamma)
-        self.weights[self.anchors[part], kin] += by_ap.squeeze(1)
-        self.total -= bound.mul_(reached).add_(turns.mul_(inverse_ap), alpha=gamma).sum(dtype=torch.float64)
+        self.total -= bound.mul_(reached).add_(turns, alpha=gamma).sum(dtype=torch.float64)
 
-    def close(self, gamma: float) -> Tensor:
-        """Add what is left; gives the sum over the active triplets."""
-        total = self.total + (self.active * self.rows).sum(dim=1).sum(dtype=torch.float64).mul_(2)
-        towards = self.turned.mul_(self.inverse).sub_(self.pulled).mul_(self.inverse).mul_(-gamma)
-        self.weights.index_add_(0, self.anchors, towards.add_(self.active, alpha=2))
-        return total
+    def close(self, gamma: float) -> tuple[Tensor, Tensor]:
+        """Add what is left; gives the sum over the active triplets and their number."""
+        active, turned, sided = self.active, self.turned, self.sided
+        assert active is not None
+        assert turned is not None
+        assert sided is not None
+        per_anchor = (self.rows * active).sum(dim=1)
+        towards = sided.sub_(turned.mul_(self.inverse).mul_(self.inverse)).mul_(gamma)
+        self.own.add_(towards.add_(active, alpha=2))
+        if not isinstance(self.anchors, slice):
+            self.weights.index_add_(0, self.anchors, self.own)
+        return self.total + 2 * per_anchor.sum(dtype=torch.float64), active.sum()
+
+
+def _added(sums: Tensor | None, more: Tensor) -> Tensor:
+    """``more`` ``(M, R)`` added to the first rows of ``sums`` ``(A, R)``, in place; at first a copy of it."""
+    if sums is None:
+        return more.clone()
+    sums[: len(more)].add_(more)
+    return sums

@@ -37,35 +37,34 @@ class Pairs:
     def __init__(
         self, positive: Tensor, negative: Tensor, labels: Tensor, embedding_dim: int, anchors: int
     ) -> None:
-        given = miners.Masks(positive, negative)
-        self._masks = given if positive.dtype == torch.bool else None
-        self._indicators = None if positive.dtype == torch.bool else given
+        are_masks = positive.dtype == torch.bool
+        self._positive = positive if are_masks else None
+        self._negative = negative if are_masks else None
+        self._indicators = None if are_masks else miners.Masks(positive, negative)
         self.labels = labels
         self.embedding_dim = embedding_dim
         self.anchors = anchors
 
     @property
-    def masks(self) -> miners.Masks:
-        """Positive and negative pairs, boolean ``(B, R)``."""
-        if self._masks is None:
-            assert self._indicators is not None
-            self._masks = miners.Masks(*(ones.to(torch.bool) for ones in self._indicators))
-        return self._masks
-
-    @property
     def positive(self) -> Tensor:
         """The pairs that share a class, boolean ``(B, R)``."""
-        return self.masks.positive
+        if self._positive is None:
+            assert self._indicators is not None
+            self._positive = self._indicators.positive.to(torch.bool)
+        return self._positive
 
     @property
     def negative(self) -> Tensor:
         """The pairs that do not, boolean ``(B, R)``."""
-        return self.masks.negative
+        if self._negative is None:
+            assert self._indicators is not None
+            self._negative = self._indicators.negative.to(torch.bool)
+        return self._negative
 
     def indicators(self, like: Tensor) -> miners.Masks:
         """Positive and negative pairs as ones and zeros of the dtype of ``like``; not to be overwritten."""
         if self._indicators is None or self._indicators.positive.dtype != like.dtype:
-            self._indicators = miners.Masks(*(as_float(mask, like) for mask in self.masks))
+            self._indicators = miners.Masks(as_float(self.positive, like), as_float(self.negative, like))
         return self._indicators
 
 
@@ -288,6 +287,6 @@ def _everybody(left: Side, right: Side, pairs: Pairs) -> tuple[Side, None, Pairs
     norms = None
     if left.norms is not None and right.norms is not None:
         norms = torch.cat([left.norms, right.norms])
-    positive, negative = (nn.functional.pad(mask, padding) for mask in pairs.masks)
+    positive, negative = (nn.functional.pad(mask, padding) for mask in (pairs.positive, pairs.negative))
     everybody = Side(torch.cat([left.rows, right.rows]), norms)
     return everybody, None, Pairs(positive, negative, pairs.labels, pairs.embedding_dim, anchors)
