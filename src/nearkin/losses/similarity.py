@@ -236,7 +236,7 @@ def through_similarities(
 
 def inverse_distance(S: Tensor) -> Tensor:
     """``1/D = 1/√(2 − 2S)``, 0 where the two coincide up to rounding."""
-    squared = torch.mul(S, -2).add_(2)
+    squared = torch.rsub(S, 2, alpha=2)
     return torch.threshold_(squared, 8 * torch.finfo(S.dtype).eps, inf).rsqrt_()
 
 
@@ -245,7 +245,7 @@ def safe_distance(S: Tensor) -> tuple[Tensor, Tensor]:
 
     There the distance has no derivative, and 1/D would only magnify the rounding.
     """
-    squared = torch.mul(S, -2).add_(2)
+    squared = torch.rsub(S, 2, alpha=2)
     D = torch.threshold_(squared, 8 * torch.finfo(S.dtype).eps, 0).sqrt_()
     return D, D.reciprocal().nan_to_num_(posinf=0.0)
 

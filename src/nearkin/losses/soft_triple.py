@@ -121,7 +121,7 @@ class SoftTriple(ProxyLoss):
         if K == 1 or self.tau == 0:
             return Measured(between.new_zeros(()), torch.zeros_like(between), symmetric=True)
         share = self.tau / (2 * C * K * (K - 1))  # each pair stands in the matrix twice
-        distances = torch.mul(between, -2).add_(2 + 1e-5).sqrt_()
+        distances = torch.rsub(between, 2 + 1e-5, alpha=2).sqrt_()
         distances.diagonal(dim1=1, dim2=2).zero_()
         value = distances.sum() * share
         weights = distances.reciprocal_().mul_(-share)
