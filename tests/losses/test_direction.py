@@ -55,3 +55,14 @@ def test_anchors_a_few_at_a_time_change_nothing(monkeypatch):
     in_parts = loss(x, LABELS)
     torch.testing.assert_close(in_parts, value)
     torch.testing.assert_close(torch.autograd.grad(in_parts, x)[0], gradient)
+
+
+def test_classes_and_anchors_give_the_same_triplets():
+    """One-hot labels take the way of any kin, plain ones that of classes; with copies and zero vectors."""
+    x = batch(torch.float64)
+    x[1], x[4], x[6] = x[0], x[3], 0
+    x.requires_grad_()
+    loss = losses.build("direction_triplet")
+    values = [loss(x, labels) for labels in (LABELS, torch.nn.functional.one_hot(LABELS))]
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*(torch.autograd.grad(value, x)[0] for value in values))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nearkin import losses, mining
+from nearkin.losses.pair import find_pairs
 from nearkin.losses.testing import LABELS, batch
 
 PAIR_LOSSES = [name for name in losses.names() if not losses.describe(name).needs_classes]
@@ -22,6 +23,28 @@ def test_any_miner_serves_any_loss(name, miner):
     assert value > 0
     assert torch.isfinite(x.grad).all()
     assert x.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        torch.tensor([2**24, 2**24 + 1, 2**24, -5]),
+        torch.tensor([2**53, 2**53 + 1, 2**53, -(2**60)]),
+        torch.tensor([7, 5, 7, 0], dtype=torch.int32),
+        torch.tensor([255, 0, 255, 3], dtype=torch.uint8),
+        torch.tensor([2**16 - 1, 0, 2**16 - 1, 3], dtype=torch.uint16),
+    ],
+    ids=["beyond float32", "beyond float64", "int32", "uint8", "uint16"],
+)
+def test_labels_of_any_size_are_told_apart(labels, dtype):
+    for others in (None, labels.clone()):
+        positive, negative = (pairs.bool() for pairs in find_pairs(labels, others, dtype))
+        kin = torch.zeros(4, 4, dtype=torch.bool)
+        kin[0, 2] = kin[2, 0] = True
+        itself = torch.eye(4, dtype=torch.bool)
+        assert torch.equal(negative, ~kin & ~itself)
+        assert torch.equal(positive, kin if others is None else kin | itself)
 
 
 @pytest.mark.parametrize("name", PAIR_LOSSES)

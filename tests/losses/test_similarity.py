@@ -90,6 +90,23 @@ def test_zero_rows_stay_zero_without_gradient():
     assert torch.isfinite(x.grad).all()
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1e15])
+def test_lengths_far_from_one_do_no_harm(scale):
+    left, right = (random(4, 3, seed=seed).float() for seed in (0, 1))
+    plain, scaled = (left * factor for factor in (1, scale))
+    gradients = []
+    for rows in (plain, scaled):
+        rows.requires_grad_()
+        one, other = (Side(side, side.detach().norm(dim=1, keepdim=True)) for side in (rows, right))
+        values = (through_similarities(cubes, one, other), through_similarities(cubes, one))
+        gradients += [torch.autograd.grad(value, rows)[0] * rows.detach().norm() for value in values]
+    for reference, gradient in zip(gradients[:2], gradients[2:], strict=True):
+        if scale < 1e-19:  # too short to have a direction
+            assert not gradient.any()
+        else:
+            torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("bound", [50.0, float("inf")], ids=["bounded", "shifted"])
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("kind", ["mask", "columns", "none"])
