@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,10 +23,18 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from nearkin.atomic import atomic_path, write_text
-from nearkin.benchmark.snapshots import Snapshot
-from nearkin.benchmark.worker import ERROR, failure_of, lock_of, start_worker, stop_worker
-from nearkin.benchmark.workforce import Event
+from nearkin.atomic import atomic_path
+from nearkin.benchmark.snapshots import Snapshot, in_safe_order
+from nearkin.benchmark.worker import (
+    ERROR,
+    failure_of,
+    lock_of,
+    read_error,
+    start_worker,
+    stop_worker,
+    write_error,
+)
+from nearkin.benchmark.workforce import Event, Kind, shares
 from nearkin.training import Recipe, Run
 
 Files = dict[str, bytes | None]
@@ -65,17 +75,18 @@ class RayTasks:
         self._tasks: dict[Path, _Task] = {}
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            with _own_signal_handlers():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         self._remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
 
     @property
     def jobs(self) -> int:
         """How many runs the cluster has room for."""
         resources = self._ray.cluster_resources()
-        room = resources.get("CPU", 0) // self._cpus
+        room = shares(resources.get("CPU", 0), self._cpus)
         if self._gpus:
-            room = min(room, resources.get("GPU", 0) // self._gpus)
-        return max(1, int(room))
+            room = min(room, shares(resources.get("GPU", 0), self._gpus))
+        return max(1, room)
 
     def has_room(self) -> bool:
         """Whether another run may be handed over."""
@@ -88,6 +99,7 @@ class RayTasks:
             lock.acquire(timeout=0)
         except Timeout:
             return False
+        (run.path / ERROR).unlink(missing_ok=True)
         self._tasks[run.path] = _Task(run, lock, self._submit(run))
         return True
 
@@ -128,8 +140,9 @@ class RayTasks:
     def _ended(self, task: _Task) -> Event:
         if task.run.result() is not None:
             return self._release(task, "finished")
-        error = task.run.path / ERROR
-        return self._release(task, "failed", error.read_text(encoding="utf-8").partition("\n")[0])
+        if (task.run.path / ERROR).exists():
+            return self._release(task, "failed", read_error(task.run.path))
+        return self._lost(task, "its task ended without a word")
 
     def _lost(self, task: _Task, reason: str) -> Event:
         task.losses += 1
@@ -140,10 +153,10 @@ class RayTasks:
 
     def _failed(self, task: _Task, reason: str, details: str = "") -> Event:
         """A failure of the cluster's, about which the run itself could not leave a word."""
-        write_text(task.run.path / ERROR, f"{reason}\n\n{details}")
+        write_error(task.run.path, reason, details)
         return self._release(task, "failed", reason)
 
-    def _release(self, task: _Task, kind: Any, reason: str = "") -> Event:
+    def _release(self, task: _Task, kind: Kind, reason: str = "") -> Event:
         del self._tasks[task.run.path]
         task.lock.release()
         return Event(task.run.path, kind, reason)
@@ -158,6 +171,15 @@ class RayTasks:
             self._ray.shutdown()
 
 
+@contextlib.contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Leave the handling of SIGTERM, which Ray takes over, to whoever had it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+
+
 def _carry_out(name: str, recipe: dict[str, Any], files: Files, cpus: float, home: str) -> Iterator[Files]:
     """The task: carry a run out in a process of its own and yield the files that change, until it is over."""
     if Path(home).is_dir():
@@ -169,7 +191,7 @@ def _carry_out(name: str, recipe: dict[str, Any], files: Files, cpus: float, hom
         Run.open(path, Recipe.parse(recipe))
         snapshot = Snapshot(path)
         snapshot.changes()
-        process = start_worker(path, threads=max(1, int(cpus)))
+        process = start_worker(path, threads=max(1, int(cpus)), scratch=Path(scratch))
         try:
             yield from _changes_until_the_end(process, path, snapshot)
         finally:
@@ -204,11 +226,11 @@ def _all_files(path: Path) -> Files:
 
 
 def _write_files(folder: Path, files: Files) -> None:
-    """Bring a folder up to date, the result last: a run that has one is whole."""
-    for file in sorted(files, key=lambda file: file == "result.json"):
-        content = files[file]
+    """Bring a folder up to date so that it is whole at every moment."""
+    for file in in_safe_order(files):
+        if (content := files[file]) is not None:
+            with atomic_path(folder / file) as temporary:
+                temporary.write_bytes(content)
+    for file, content in files.items():
         if content is None:
             (folder / file).unlink(missing_ok=True)
-            continue
-        with atomic_path(folder / file) as temporary:
-            temporary.write_bytes(content)

@@ -14,7 +14,7 @@ from nearkin.benchmark.mirror import LOG, Mirror, mirrored
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
 from nearkin.benchmark.workforce import Event, LocalProcesses, Workforce
-from nearkin.training import Run
+from nearkin.training import Run, RunError
 
 _PAUSE = 0.1  # seconds between two looks at the workers
 _LOOK_EVERY = 1.0  # seconds between two looks at everybody's metrics
@@ -100,7 +100,6 @@ class _Execution:
                 time.sleep(_PAUSE)
         finally:
             self._workforce.stop()
-            self._mirror.push()
             self._observer.end(self._board)
 
     def _hand_over(self) -> None:
@@ -112,11 +111,18 @@ class _Execution:
             if progress.state == "elsewhere" and progress.finish_if_done():
                 self._write_log("finished elsewhere", progress)
                 self._observer.ended(self._board, progress)
-            elif self._workforce.start(Run.open(progress.run.path, progress.run.recipe)):
-                progress.state = "waiting"
             else:
-                progress.state = "elsewhere"
-                self._open.append(progress)
+                self._start(progress)
+
+    def _start(self, progress: RunProgress) -> None:
+        try:
+            started = self._workforce.start(Run.open(progress.run.path, progress.run.recipe))
+        except (RunError, OSError) as error:  # of its directory or process: the others have theirs
+            self._fail(progress, " ".join(str(error).split()))
+            return
+        progress.state = "waiting" if started else "elsewhere"
+        if not started:
+            self._open.append(progress)
 
     def _take_note(self, event: Event) -> None:
         progress = self._board.of(event.run)
@@ -133,9 +139,12 @@ class _Execution:
             progress.state = "waiting"
             self._write_log("lost", progress, event.reason)
         else:
-            progress.fail(event.reason or "it ended without a result")
-            self._write_log("failed", progress, progress.reason)
-            self._observer.ended(self._board, progress)
+            self._fail(progress, event.reason or "it ended without a result")
+
+    def _fail(self, progress: RunProgress, reason: str) -> None:
+        progress.fail(reason)
+        self._write_log("failed", progress, reason)
+        self._observer.ended(self._board, progress)
 
     def _look_around(self) -> None:
         """Once in a while, see how far everybody is."""

@@ -1,4 +1,4 @@
-"""The process that carries out one run: ``python -m nearkin.benchmark.worker RUN``.
+"""The process that carries out one run: ``python -m nearkin.benchmark.worker RUN [SCRATCH]``.
 
 It holds the lock of the run's directory as long as it lives, and it ends when the process that started it
 does, however that ended: a benchmark that is killed leaves nobody behind who trains on.
@@ -7,12 +7,13 @@ does, however that ended: a benchmark that is killed leaves nobody behind who tr
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -20,6 +21,8 @@ from filelock import FileLock, Timeout
 import nearkin
 from nearkin.allocation import keep_freed_memory
 from nearkin.atomic import write_text
+from nearkin.protocols import execute
+from nearkin.training import Run
 
 LOCK = ".lock"
 ERROR = "error.txt"
@@ -44,7 +47,7 @@ def is_taken(run: Path) -> bool:
 
 
 def start_worker(
-    run: Path, *, threads: int, environment: dict[str, str] | None = None
+    run: Path, *, threads: int, environment: dict[str, str] | None = None, scratch: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a process that carries out the run in a directory; it dies with this one.
 
@@ -52,6 +55,7 @@ def start_worker(
         run: A directory with a recipe.
         threads: That it may use.
         environment: Variables to set beside this process's own.
+        scratch: A folder to remove if this process dies before the worker does, and cannot do it itself.
     """
     package = str(Path(nearkin.__file__).parents[1])
     python_path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
@@ -59,7 +63,7 @@ def start_worker(
     (run / ERROR).unlink(missing_ok=True)
     with (run / OUTPUT).open("ab") as output:
         return subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-            [sys.executable, "-m", "nearkin.benchmark.worker", str(run)],
+            [sys.executable, "-m", "nearkin.benchmark.worker", *map(str, filter(None, [run, scratch]))],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -76,27 +80,36 @@ def stop_worker(process: subprocess.Popen[bytes]) -> None:
 
 
 def failure_of(run: Path, exit_code: int) -> str:
-    """Why a worker ended with this code, in one line; a worker that could not say so left its output."""
-    error = run / ERROR
-    if exit_code != FAILED or not error.exists():
-        how = (
-            f"signal {-exit_code} ({_signal_name(-exit_code)})" if exit_code < 0 else f"exit code {exit_code}"
-        )
+    """Why a worker ended with this code, in one line; for one that could not say so, its output is kept."""
+    if exit_code != FAILED or not (run / ERROR).exists():
         output = (run / OUTPUT).read_text(encoding="utf-8", errors="replace")[-4000:]
-        write_text(error, f"the process ended with {how}\n\n{output}")
-    return error.read_text(encoding="utf-8").partition("\n")[0]
+        write_error(run, f"the process ended with {_code_in_words(exit_code)}", output)
+    return read_error(run)
 
 
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else "unknown"
+def _code_in_words(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    name = signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else "unknown"
+    return f"signal {-exit_code} ({name})"
+
+
+def write_error(run: Path, reason: str, details: str) -> None:
+    """Keep in ``error.txt`` why a run failed: the reason is its first line."""
+    write_text(run / ERROR, f"{reason}\n\n{details}")
+
+
+def read_error(run: Path) -> str:
+    """The reason that ``error.txt`` gives in its first line."""
+    return (run / ERROR).read_text(encoding="utf-8").partition("\n")[0]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Carry out the run in the directory that is the only argument."""
+    """Carry out the run in the directory that is the first argument."""
+    path, *scratch = map(Path, arguments)
     keep_freed_memory()
-    _die_with_the_parent()
+    _die_with_the_parent(scratch)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which then ends its workers
-    path = Path(arguments[0])
     lock = lock_of(path)
     try:
         lock.acquire(timeout=_PATIENCE)
@@ -106,36 +119,27 @@ def main(arguments: Sequence[str]) -> int:
         return _carry_out(path)
 
 
-def _die_with_the_parent() -> None:
+def _die_with_the_parent(scratch: Iterable[Path]) -> None:
     """End this process when the pipe from its parent closes, which no kind of death can prevent."""
 
     def wait() -> None:
         os.read(sys.stdin.fileno(), 1)  # not sys.stdin.read, whose lock a process cannot end with
+        for folder in scratch:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(FAILED)
 
     threading.Thread(target=wait, daemon=True).start()
 
 
 def _carry_out(path: Path) -> int:
-    """Execute the run; what goes wrong is kept in ``error.txt``, its reason in the first line."""
-    from nearkin.protocols import execute  # noqa: PLC0415  (seconds: take the lock first)
-    from nearkin.training import Run  # noqa: PLC0415
-
-    _sweep(path)
+    """Execute the run; what goes wrong is kept in ``error.txt``."""
     try:
         execute(Run.existing(path))
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        write_text(path / ERROR, f"{reason}\n\n{traceback.format_exc()}")
+        write_error(path, reason, traceback.format_exc())
         return FAILED
     return 0
-
-
-def _sweep(path: Path) -> None:
-    """Remove what a killed process was writing; nobody else writes while the lock is held."""
-    for leftover in path.rglob(".*"):
-        if leftover.name != LOCK and leftover.is_file():
-            leftover.unlink()
 
 
 if __name__ == "__main__":
