@@ -332,7 +332,7 @@ def rows(folder: Path) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def long_plan(glyphs_root) -> dict:
-    plan = tiny_plan(glyphs_root, losses=["nca", "proxy_anchor", "triplet", "contrastive"], seeds=[0, 1])
+    plan = tiny_plan(glyphs_root, losses=["nca", "proxy_anchor", "triplet"], seeds=[0, 1])
     plan["recipe"]["training"] = {"epochs": 15}
     return plan
 
@@ -350,7 +350,7 @@ def test_killed_at_random_nothing_runs_twice_and_nothing_is_lost(seed, long_plan
     folder, moments = tmp_path / "killed", random.Random(seed)
     done: dict[str, tuple[int, int]] = {}
     seen: dict[str, list[str]] = {}
-    kills, halves, workers = [], 0, []
+    kills, halves, workers = [], set(), []
     for kind in moments.sample(KILLS, k=len(KILLS)):
         process = start_benchmark(long_plan, folder)
         reaper = Reaper(folder, process, moments)
@@ -360,7 +360,7 @@ def test_killed_at_random_nothing_runs_twice_and_nothing_is_lost(seed, long_plan
         workers += reaper.workers
         if moments.random() < 0.5:  # else the next benchmark begins while the workers of this one may live
             wait_until_gone(workers)
-        halves += len(list(folder.rglob(".unfinished-*")))
+        halves |= set(folder.rglob(".unfinished-*"))
         print(f"{kind}: {number.name}, {epochs_written(folder)} epochs, {len(results(folder))} results")
         assert done.items() <= marks(folder).items()  # no result was ever written again
         for name, before in seen.items():  # of a run, the epoch after the last checkpoint may be
@@ -368,11 +368,11 @@ def test_killed_at_random_nothing_runs_twice_and_nothing_is_lost(seed, long_plan
         done, seen = marks(folder), rows(folder)
     assert start_benchmark(long_plan, folder).wait() == 0
     wait_until_gone(workers)
-    print(f"{len(kills)} kills, {halves} files half written")
+    print(f"{len(kills)} kills, {len(halves)} files half written")
     assert len(kills) >= 8
     assert done.items() <= marks(folder).items()
     assert results(folder) == undisturbed
-    assert len(undisturbed) == 8
+    assert len(undisturbed) == 6
     assert not list(folder.glob("*/**/.unfinished-*"))
     finished = [run for event, run in history(folder) if event == "finished"]
     assert len(finished) == len(set(finished))
