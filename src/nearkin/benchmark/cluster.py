@@ -39,6 +39,7 @@ from nearkin.training import Recipe, Run
 
 Files = dict[str, bytes | None]
 _LOOK_EVERY = 0.5  # seconds between two looks at a run's files on its node
+_PATIENCE = 5.0  # seconds for cancelled tasks to end
 
 
 @dataclass
@@ -163,9 +164,12 @@ class RayTasks:
 
     def stop(self) -> None:
         """Cancel all tasks and, if the cluster was started for this, end it."""
+        with contextlib.suppress(Exception):  # a cluster that is gone has nothing to cancel
+            for task in self._tasks.values():
+                self._ray.cancel(task.updates)  # not by force: a task tidies its node up
+            ends = [task.updates.completed() for task in self._tasks.values()]
+            self._ray.wait(ends, num_returns=len(ends), timeout=_PATIENCE)
         for task in list(self._tasks.values()):
-            with contextlib.suppress(Exception):  # a cluster that is gone has nothing to cancel
-                self._ray.cancel(task.updates, force=True)
             self._release(task, "lost")
         if self._owns_cluster:
             self._ray.shutdown()
@@ -191,7 +195,7 @@ def _carry_out(name: str, recipe: dict[str, Any], files: Files, cpus: float, hom
         Run.open(path, Recipe.parse(recipe))
         snapshot = Snapshot(path)
         snapshot.changes()
-        process = start_worker(path, threads=max(1, int(cpus)), scratch=Path(scratch))
+        process = start_worker(path, threads=max(1, int(cpus)))
         try:
             yield from _changes_until_the_end(process, path, snapshot)
         finally:

@@ -1,4 +1,4 @@
-"""The process that carries out one run: ``python -m nearkin.benchmark.worker RUN [SCRATCH]``.
+"""The process that carries out one run: ``python -m nearkin.benchmark.worker RUN``.
 
 It holds the lock of the run's directory as long as it lives, and it ends when the process that started it
 does, however that ended: a benchmark that is killed leaves nobody behind who trains on.
@@ -7,13 +7,12 @@ does, however that ended: a benchmark that is killed leaves nobody behind who tr
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -47,7 +46,7 @@ def is_taken(run: Path) -> bool:
 
 
 def start_worker(
-    run: Path, *, threads: int, environment: dict[str, str] | None = None, scratch: Path | None = None
+    run: Path, *, threads: int, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a process that carries out the run in a directory; it dies with this one.
 
@@ -55,7 +54,6 @@ def start_worker(
         run: A directory with a recipe.
         threads: That it may use.
         environment: Variables to set beside this process's own.
-        scratch: A folder to remove if this process dies before the worker does, and cannot do it itself.
     """
     package = str(Path(nearkin.__file__).parents[1])
     python_path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
@@ -63,7 +61,7 @@ def start_worker(
     (run / ERROR).unlink(missing_ok=True)
     with (run / OUTPUT).open("ab") as output:
         return subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-            [sys.executable, "-m", "nearkin.benchmark.worker", *map(str, filter(None, [run, scratch]))],
+            [sys.executable, "-m", "nearkin.benchmark.worker", str(run)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -105,11 +103,11 @@ def read_error(run: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Carry out the run in the directory that is the first argument."""
-    path, *scratch = map(Path, arguments)
+    """Carry out the run in the directory that is the only argument."""
     keep_freed_memory()
-    _die_with_the_parent(scratch)
+    _die_with_the_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which then ends its workers
+    path = Path(arguments[0])
     lock = lock_of(path)
     try:
         lock.acquire(timeout=_PATIENCE)
@@ -119,13 +117,11 @@ def main(arguments: Sequence[str]) -> int:
         return _carry_out(path)
 
 
-def _die_with_the_parent(scratch: Iterable[Path]) -> None:
+def _die_with_the_parent() -> None:
     """End this process when the pipe from its parent closes, which no kind of death can prevent."""
 
     def wait() -> None:
         os.read(sys.stdin.fileno(), 1)  # not sys.stdin.read, whose lock a process cannot end with
-        for folder in scratch:
-            shutil.rmtree(folder, ignore_errors=True)
         os._exit(FAILED)
 
     threading.Thread(target=wait, daemon=True).start()
