@@ -21,7 +21,7 @@ from nearkin.benchmark.worker import is_taken
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
@@ -58,6 +58,18 @@ def workers(node) -> Iterator[tuple[str, dict[str, str]]]:
                 yield command, variables
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", "no Ray cluster answers at 127.0.0.1:1 .*refused"),
+        ("ray://head:10001", "is an address for Ray Client.* --ray auto or --ray HOST:PORT"),
+    ],
+)
+def test_an_address_without_a_cluster_is_told_at_once(address, message, glyphs_root, tmp_path):
+    with pytest.raises((ValueError, ConnectionError), match=message):
+        execute_plan(Plan.parse(tiny_plan(glyphs_root)), tmp_path, ray=address)
+
+
 class Killer(BoardObserver):
     """Kills the node of a run in the middle of its training, and sees where the run goes on."""
 
@@ -87,6 +99,7 @@ class Killer(BoardObserver):
         self._cluster.remove_node(node, allow_graceful=False)
 
 
+@pytest.mark.slow
 def test_a_lost_nodes_run_goes_on_elsewhere_to_the_same_result(cluster, glyphs_root, tmp_path):
     values = tiny_plan(glyphs_root)
     values["recipe"]["training"] = {"epochs": 120}
@@ -117,6 +130,7 @@ class Impatience(BoardObserver):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_tasks_and_leaves_nothing_on_the_nodes(cluster, scratch, glyphs_root, tmp_path):
     values = tiny_plan(glyphs_root)
     values["recipe"]["training"] = {"epochs": 1000}
@@ -144,6 +158,7 @@ class Auditor(BoardObserver):
                 self.told.add((variables["OMP_NUM_THREADS"], variables["CUDA_VISIBLE_DEVICES"]))
 
 
+@pytest.mark.slow
 def test_shares_are_kept_results_go_to_an_address_and_errors_come_back(cluster, glyphs_root):
     values = tiny_plan(
         glyphs_root,

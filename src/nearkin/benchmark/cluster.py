@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -39,7 +40,7 @@ from nearkin.training import Recipe, Run
 
 Files = dict[str, bytes | None]
 _LOOK_EVERY = 0.5  # seconds between two looks at a run's files on its node
-_PATIENCE = 5.0  # seconds for cancelled tasks to end
+_PATIENCE = 5.0  # seconds for a cluster to answer, and for cancelled tasks to end
 
 
 @dataclass
@@ -76,6 +77,7 @@ class RayTasks:
         self._tasks: dict[Path, _Task] = {}
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
+            _check_reachable(address)
             with _own_signal_handlers():
                 ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         self._remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
@@ -173,6 +175,24 @@ class RayTasks:
             self._release(task, "lost")
         if self._owns_cluster:
             self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Say at once what Ray would say after minutes, or never."""
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"{address} is an address for Ray Client, through which files do not come back during a run: "
+            "start the benchmark on a machine of the cluster with --ray auto or --ray HOST:PORT"
+        )
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no Ray cluster answers at {address} ({error.strerror or error}): ray status shows where one is"
+        ) from None
 
 
 @contextlib.contextmanager
