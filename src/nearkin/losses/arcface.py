@@ -65,7 +65,7 @@ class ArcFace(ProxyLoss):
         """Cross-entropy after the own cosines, B numbers, were moved by the margin."""
         own, reach = labels.unsqueeze(1), 1 + radians(self.margin_degrees)
         moved, own_slopes = add_angle(S.gather(1, own), radians(self.margin_degrees))
-        logits = S.scatter_(1, own, moved).mul_(self.scale)
+        logits = torch.mul(S, self.scale).scatter_(1, own, moved.mul_(self.scale))
         return Measured(*cross_entropy_(logits, own, self.scale * reach, self.scale, own_slopes))
 
 

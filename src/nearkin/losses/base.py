@@ -153,11 +153,11 @@ def check_labels(
         raise ValueError(f"{what} are on {labels.device}, the embeddings on {embeddings.device}")
 
 
-def check_finite(norms: Tensor, what: str = "embeddings") -> None:
-    """Refuse rows whose norm ``(B, 1)`` is not finite: one reduction, one look from the host."""
-    if isfinite(norms.sum().item()):
+def check_finite(rows: Tensor, what: str = "embeddings") -> None:
+    """Refuse rows, or lengths ``(B, 1)`` of rows, that are not finite: one sum, one look from the host."""
+    if isfinite(rows.sum().item()):
         return
-    broken = (~torch.isfinite(norms)).nonzero()
+    broken = (~torch.isfinite(rows)).any(dim=1, keepdim=True).nonzero()
     if len(broken):
         raise ValueError(f"{what} contain NaN or infinite values (first in row {int(broken[0, 0])})")
 

@@ -10,7 +10,6 @@ from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
 from nearkin.mining import Miner
-from nearkin.mining.base import as_float
 
 
 @register("contrastive")
@@ -63,14 +62,13 @@ class Contrastive(MinedPairLoss):
         positive, negative = self.mine_pairs(S, pairs)
         # 2 − 2S < λ is S > 1 − λ/2, and every term is twice as large.
         boundary, slope = (self.margin, 1) if self.metric == "cosine" else (1 - self.margin / 2, 2)
-        pulled = as_float(positive, S)
-        violating = torch.gt(S, boundary, out=torch.empty_like(S)).mul_(as_float(negative, S))
-        counts = torch.stack([pulled.sum(), violating.sum()])
+        violating = torch.gt(S, boundary, out=torch.empty_like(S)).mul_(negative)
+        counts = torch.stack([positive.sum(), violating.sum()])
         per_positive, per_violation = counts.clamp_min(1).reciprocal_().mul_(slope).unbind()
-        weights = violating.mul_(per_violation).addcmul_(pulled, per_positive, value=-1)
+        weights = violating.mul_(per_violation).addcmul_(positive, per_positive, value=-1)
         # Linear in S where it is not 0: the weights times S, and what the two means are measured from.
         has_positives, has_violations = counts.clamp_max_(1).unbind()
         value = torch.dot(weights.view(-1), S.view(-1)).add_(has_positives, alpha=slope)
         value.sub_(has_violations, alpha=slope * boundary)
-        everything = positive is pairs.positive and negative is pairs.negative
+        everything = positive is pairs.indicators(S).positive and negative is pairs.indicators(S).negative
         return Measured(value, weights, symmetric=everything)

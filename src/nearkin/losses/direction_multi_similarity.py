@@ -12,7 +12,7 @@ from nearkin.losses.pair import Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured, Outside, inverse_distance, log_one_plus_sum_exp_
 from nearkin.mining import Miner
-from nearkin.mining.base import FAR, first_equal_, only
+from nearkin.mining.base import FAR, first_equal_
 
 
 @register("direction_multi_similarity")
@@ -74,7 +74,7 @@ class DirectionMultiSimilarity(MultiSimilarity):
         if self.gamma == 0:
             return super().measure(S, pairs, with_weights)
         positive, negative = self.mine_pairs(S, pairs)
-        candidates = only(pairs.positive, S, FAR)
+        candidates = torch.add(S, 1 - pairs.indicators(S).positive, alpha=FAR)
         S_ap = candidates.amin(dim=1, keepdim=True)
         hardest = first_equal_(candidates, S_ap)
         has_positive = S_ap < FAR / 2
@@ -84,7 +84,7 @@ class DirectionMultiSimilarity(MultiSimilarity):
         cosine, q = direction_(S.index_select(0, hardest), S, S_ap, inverse, inverse_ap)
         alpha, beta, margin = self.alpha, self.beta, self.margin
         pulls = torch.mul(S, -alpha, out=candidates)  # not needed any more
-        pushes = S.sub_(cosine, alpha=self.gamma).mul_(beta)
+        pushes = S.sub(cosine, alpha=self.gamma).mul_(beta)
         most = beta * (1 + self.gamma)
         far, pull = log_one_plus_sum_exp_(pulls, 1, alpha, Outside(positive), offset=alpha * margin)
         near, push = log_one_plus_sum_exp_(pushes, 1, most, Outside(negative), offset=-beta * margin)

@@ -85,8 +85,8 @@ class DirectionProxyNCA(ProxyNCA):
         S_own = S.gather(1, own)
         inverse = inverse_distance(S)
         inverse_own = inverse.gather(1, own)
-        cosine, q = direction_(between, S, S_own, inverse, inverse_own)
-        others = S.mul_(slope).sub_(cosine, alpha=self.gamma)
+        cosine, q = direction_(between.clone(), S, S_own, inverse, inverse_own)
+        others = (S * slope).sub_(cosine, alpha=self.gamma)
         among_others, share = log_sum_exp_(others, 1, slope + self.gamma, Outside(columns=own))
         value = (among_others - slope * S_own.squeeze(1)).mean()
         if not with_weights:

@@ -145,7 +145,7 @@ class LanguageGuidance(Loss):
             units = self.class_units[labels.long()].to(rows.dtype)
             log_q = (units @ units.T).add_(self.shift).masked_fill_(same, own).log_softmax(dim=1)
             return through_similarities(
-                lambda S, with_weights: _divergence(S.masked_fill_(same, own), log_q, same, with_weights),
+                lambda S, with_weights: _divergence(S.masked_fill(same, own), log_q, same, with_weights),
                 Side(rows, norms),
             )
 

@@ -69,7 +69,7 @@ class LiftedStructure(MinedPairLoss):
         """Two log-sum-exps per anchor under a hinge; a pair's weight is its share of its sum."""
         positive, negative = self.mine_pairs(S, pairs)
         pulls = (self.margin - S).mul_(self.positive_scale)
-        pushes = S.mul_(self.negative_scale)
+        pushes = S * self.negative_scale
         far, pull = log_sum_exp_(pulls, 1, self.positive_scale * (1 + self.margin), Outside(positive))
         near, push = log_sum_exp_(pushes, 1, self.negative_scale, Outside(negative))
         both = far.div_(self.positive_scale).add_(near.div_(self.negative_scale))  # −∞ where one is missing

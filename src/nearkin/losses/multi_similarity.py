@@ -70,7 +70,7 @@ class MultiSimilarity(MinedPairLoss):
         """Two log-sum-exps per anchor; a pair's weight is its share of its sum."""
         positive, negative = self.mine_pairs(S, pairs)
         alpha, beta, margin = self.alpha, self.beta, self.margin
-        pulls, pushes = S.mul(-alpha), S.mul_(beta)
+        pulls, pushes = S * -alpha, S * beta
         far, pull = log_one_plus_sum_exp_(pulls, 1, alpha, Outside(positive), offset=alpha * margin)
         near, push = log_one_plus_sum_exp_(pushes, 1, beta, Outside(negative), offset=-beta * margin)
         value = far.div_(alpha).add_(near, alpha=1 / beta).sum().div_(pairs.anchors)

@@ -45,11 +45,12 @@ class NCA(PairLoss):
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """The difference of two log-sum-exps; the constant of D² cancels."""
+        positive, negative = pairs.indicators(S)
         scale = 2 / self.temperature
-        others = S.mul_(scale)
+        others = S * scale
         kin = others.clone()
-        among_kin, of_kin = log_sum_exp_(kin, 1, scale, Outside(pairs.positive))
-        among_all, of_all = log_sum_exp_(others, 1, scale, Outside(pairs.positive | pairs.negative))
+        among_kin, of_kin = log_sum_exp_(kin, 1, scale, Outside(positive))
+        among_all, of_all = log_sum_exp_(others, 1, scale, Outside(positive + negative))
         has_kin = among_kin > -inf
         share = 1 / has_kin.sum().clamp_min(1).to(S.dtype)
         value = torch.where(has_kin, among_all - among_kin, 0).sum() * share

@@ -14,12 +14,12 @@ from nearkin.losses.search_space import Range, space
 from nearkin.losses.similarity import (
     Measured,
     Outside,
+    exp_,
     full_precision,
     log_sum_exp_,
     refuse_second_derivative,
     without_underflow_,
 )
-from nearkin.losses.softmax import cross_entropy_
 
 
 @register("npair")
@@ -66,10 +66,11 @@ class NPair(PairLoss):
         With one positive, softplus(LSE_N − S_ap) is the cross-entropy of the row.
         """
         if self.pairs == "one_per_class":
-            return Measured(*cross_entropy_(S, torch.arange(len(S), device=S.device).unsqueeze(1)))
-        pulls, pushes = -S, S
-        near, push = log_sum_exp_(pushes, 1, outside=Outside(pairs.negative))
-        far, pull = log_sum_exp_(pulls, 1, outside=Outside(pairs.positive))
+            return _measure_diagonal(S)
+        positive, negative = pairs.indicators(S)
+        pulls, pushes = -S, S.clone()
+        near, push = log_sum_exp_(pushes, 1, outside=Outside(negative))
+        far, pull = log_sum_exp_(pulls, 1, outside=Outside(positive))
         per_anchor = near.add_(far)
         value = torch.nn.functional.softplus(per_anchor).mean()
         if not with_weights:
@@ -122,14 +123,23 @@ class NPair(PairLoss):
             anchor, partner = one_per_class(labels, reference_labels)
             if not len(anchor):
                 return rows.sum() * 0
-            own = torch.eye(len(anchor), dtype=torch.bool, device=rows.device)
-            pairs = Pairs(own, ~own, labels[anchor], rows.shape[1], len(anchor))
+            unasked = torch.empty(0, dtype=torch.bool)  # the measure knows that partners are on the diagonal
+            pairs = Pairs(unasked, unasked, labels, rows.shape[1], len(anchor))
             value: Tensor = _AmongChosen.apply(  # type: ignore[no-untyped-call]
                 lambda S: measure(S, pairs, True), rows, anchor, others, partner
             )
             if self.l2 == 0 or len(anchor) < 2:
                 return value
             return value + rows.square().sum() * (self.l2 / len(rows))
+
+
+def _measure_diagonal(S: Tensor) -> Measured:
+    """Value and weights of anchors whose partner is on the diagonal."""
+    logs = torch.log_softmax(S, dim=1)
+    own = logs.diagonal().clone()
+    weights = exp_(logs).div_(len(S))
+    weights.diagonal().copy_(own.expm1().div_(len(S)))  # p − 1
+    return Measured(own.mean().neg_(), weights)
 
 
 class _AmongChosen(torch.autograd.Function):
@@ -172,11 +182,14 @@ def one_per_class(labels: Tensor, reference_labels: Tensor | None) -> tuple[Tens
     (tensor([1, 0]), tensor([2, 3]))
     """
     ordered, order = labels.sort(stable=True)
+    if reference_labels is None:
+        changes = ordered[1:] != ordered[:-1]
+        begins_a_pair = ~changes
+        begins_a_pair[1:].logical_and_(changes[:-1])
+        first = begins_a_pair.nonzero().squeeze(1)
+        return order.index_select(0, first), order.index_select(0, first.add_(1))
     classes, counts = ordered.unique_consecutive(return_counts=True)
     first = counts.cumsum(0) - counts
-    if reference_labels is None:
-        first = first[counts > 1]
-        return order[first], order[first + 1]
     theirs, their_order = reference_labels.sort(stable=True)
     if not len(theirs):
         return order[:0], their_order

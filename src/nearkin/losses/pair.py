@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,24 +18,55 @@ from nearkin.losses.similarity import (
     lengths,
     through_similarities,
 )
+from nearkin.mining.base import as_float
 
 
-class Pairs(NamedTuple):
-    """Who is whose kin.
+class Pairs:
+    """Who is whose kin, as masks and as numbers; each is made from the other when it is first asked for.
 
-    Attributes:
-        positive: ``(B, R)`` boolean, pairs that share a class, never an image with itself.
-        negative: ``(B, R)`` boolean, pairs that do not.
+    Processors multiply by ones and zeros several times faster than they choose by booleans.
+
+    Args:
+        positive: ``(B, R)`` booleans, or ones and zeros: pairs that share a class, no image with itself.
+        negative: ``(B, R)`` of the same kind, pairs that do not.
         labels: of the anchors, ``(B,)`` or multi-hot ``(B, L)``.
         embedding_dim: D.
         anchors: B, how many of the rows are anchors.
     """
 
-    positive: Tensor
-    negative: Tensor
-    labels: Tensor
-    embedding_dim: int
-    anchors: int
+    def __init__(
+        self, positive: Tensor, negative: Tensor, labels: Tensor, embedding_dim: int, anchors: int
+    ) -> None:
+        given = miners.Masks(positive, negative)
+        self._masks = given if positive.dtype == torch.bool else None
+        self._indicators = None if positive.dtype == torch.bool else given
+        self.labels = labels
+        self.embedding_dim = embedding_dim
+        self.anchors = anchors
+
+    @property
+    def masks(self) -> miners.Masks:
+        """Positive and negative pairs, boolean ``(B, R)``."""
+        if self._masks is None:
+            assert self._indicators is not None
+            self._masks = miners.Masks(*(ones.to(torch.bool) for ones in self._indicators))
+        return self._masks
+
+    @property
+    def positive(self) -> Tensor:
+        """The pairs that share a class, boolean ``(B, R)``."""
+        return self.masks.positive
+
+    @property
+    def negative(self) -> Tensor:
+        """The pairs that do not, boolean ``(B, R)``."""
+        return self.masks.negative
+
+    def indicators(self, like: Tensor) -> miners.Masks:
+        """Positive and negative pairs as ones and zeros of the dtype of ``like``; not to be overwritten."""
+        if self._indicators is None or self._indicators.positive.dtype != like.dtype:
+            self._indicators = miners.Masks(*(as_float(mask, like) for mask in self.masks))
+        return self._indicators
 
 
 class PairLoss(Loss):
@@ -75,7 +106,7 @@ class PairLoss(Loss):
         return self._evaluate(self.measure, embeddings, labels, references, reference_labels)
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """The value and, where wanted, the weights ∂L/∂S ``(B, R)``; S may be overwritten."""
+        """The value and, where wanted, the weights ∂L/∂S ``(B, R)``; S stays as it is."""
         parameters = self.own_parameters()
         if not with_weights:
             return Measured(self.value(S, pairs))
@@ -135,7 +166,7 @@ class PairLoss(Loss):
             right = None if references is None else self._side(references.to(left.rows.dtype), "references")
             if left.rows.numel() == 0 or (right is not None and right.rows.numel() == 0):
                 return left.rows.sum() * 0
-            pairs = _pairs(labels, reference_labels, left.rows.shape[1])
+            pairs = _pairs(labels, reference_labels, left.rows)
             if right is not None and self.among_references:
                 left, right, pairs = _everybody(left, right, pairs)
             value = through_similarities(
@@ -147,10 +178,10 @@ class PairLoss(Loss):
     def _side(self, embeddings: Tensor, what: str = "embeddings") -> Side:
         """One side of the comparison in full precision, checked, and its lengths where they are to be 1."""
         rows = at_least_float32(embeddings)
-        norms = lengths(rows)
+        norms = lengths(rows) if self.on_sphere else None
         if self.validate:
-            check_finite(norms, what)
-        return Side(rows, norms if self.on_sphere else None)
+            check_finite(rows.detach() if norms is None else norms, what)
+        return Side(rows, norms)
 
     def _check_shapes(
         self, embeddings: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
@@ -204,8 +235,12 @@ class MinedPairLoss(PairLoss):
         )
 
     def mine_pairs(self, S: Tensor, pairs: Pairs) -> miners.Masks:
-        """What the miner selects, as masks."""
-        return miners.as_masks(self.mine(S, pairs), S.shape)
+        """What the miner selects, as ones and zeros; not to be overwritten."""
+        refine = getattr(self.miner, "refine", None)
+        if refine is not None:
+            refined: miners.Masks = refine(S.detach(), *pairs.indicators(S))
+            return refined
+        return miners.Masks(*(as_float(mask, S) for mask in miners.as_masks(self.mine(S, pairs), S.shape)))
 
     def get_extra_state(self) -> Tensor:
         """The generator's state, a uint8 vector."""
@@ -216,17 +251,34 @@ class MinedPairLoss(PairLoss):
         self.generator.set_state(state.cpu())
 
 
-def _pairs(labels: Tensor, reference_labels: Tensor | None, embedding_dim: int) -> Pairs:
-    """All pairs; a batch against itself leaves out the diagonal of both masks."""
+def _pairs(labels: Tensor, reference_labels: Tensor | None, rows: Tensor) -> Pairs:
+    """All pairs of ``rows`` ``(B, D)``; a batch against itself leaves out the diagonal of both masks."""
     others = labels if reference_labels is None else reference_labels
-    multi_hot = labels.dim() == 2
-    same = (labels.float() @ others.float().T) > 0 if multi_hot else labels.unsqueeze(1) == others
-    if multi_hot and reference_labels is None:
-        same.fill_diagonal_(True)  # even of an image without any label
-    negative = ~same
+    if labels.dim() == 2:
+        same = (labels.float() @ others.float().T) > 0
+        if reference_labels is None:
+            same.fill_diagonal_(True)  # even of an image without any label
+    elif _are_exact(labels, rows.dtype) and (others is labels or _are_exact(others, rows.dtype)):
+        numbers = labels.to(rows.dtype)
+        same = rows.new_empty(len(labels), len(others))
+        torch.eq(numbers.unsqueeze(1), numbers if others is labels else others.to(rows.dtype), out=same)
+    else:
+        same = labels.unsqueeze(1) == others
+    negative = ~same if same.dtype == torch.bool else 1 - same
     if reference_labels is None:
-        same.fill_diagonal_(False)
-    return Pairs(same, negative, labels, embedding_dim, len(labels))
+        same.fill_diagonal_(0)
+    return Pairs(same, negative, labels, rows.shape[1], len(labels))
+
+
+def _are_exact(labels: Tensor, dtype: torch.dtype) -> bool:
+    """Whether ``dtype`` holds every label: a processor compares such numbers three times faster than labels.
+
+    Elsewhere nothing would be gained, and the question would have to wait for the device.
+    """
+    if not labels.is_cpu or not labels.dtype.is_signed:
+        return False
+    lowest, highest = torch.aminmax(labels)
+    return bool(max(-lowest.item(), highest.item()) < 1 / torch.finfo(dtype).eps)
 
 
 def _everybody(left: Side, right: Side, pairs: Pairs) -> tuple[Side, None, Pairs]:
@@ -236,8 +288,6 @@ def _everybody(left: Side, right: Side, pairs: Pairs) -> tuple[Side, None, Pairs
     norms = None
     if left.norms is not None and right.norms is not None:
         norms = torch.cat([left.norms, right.norms])
-    pairs = pairs._replace(
-        positive=nn.functional.pad(pairs.positive, padding),
-        negative=nn.functional.pad(pairs.negative, padding),
-    )
-    return Side(torch.cat([left.rows, right.rows]), norms), None, pairs
+    positive, negative = (nn.functional.pad(mask, padding) for mask in pairs.masks)
+    everybody = Side(torch.cat([left.rows, right.rows]), norms)
+    return everybody, None, Pairs(positive, negative, pairs.labels, pairs.embedding_dim, anchors)

@@ -105,7 +105,7 @@ class ProxyLoss(Loss):
         )
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
-        """The value and, where wanted, the weights ∂L/∂S; S may be overwritten.
+        """The value and, where wanted, the weights ∂L/∂S; S stays as it is.
 
         Args:
             S: similarities ``(B, C)``, or ``(B, C·K)``, class after class.

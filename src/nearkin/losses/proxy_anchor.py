@@ -63,7 +63,7 @@ class ProxyAnchor(ProxyLoss):
         pulls = S.gather(1, own).squeeze(1).sub_(self.margin).mul_(-self.alpha)
         bound = self.alpha * (1 + self.margin)
         per_class, shares, present = positive_term(pulls, labels, self.num_classes, bound)
-        pushes, offset = S.mul_(self.alpha), self.alpha * self.margin
+        pushes, offset = S * self.alpha, self.alpha * self.margin
         away, push = log_one_plus_sum_exp_(pushes, 0, self.alpha, Outside(columns=own), offset)
         value = (per_class.sum() / present).add_(away.sum(), alpha=1 / self.num_classes)
         if not with_weights:

@@ -58,7 +58,7 @@ class ProxyNCA(ProxyLoss):
         if self.num_classes == 1:
             return Measured(S.new_zeros(()), torch.zeros_like(S))
         own, slope = labels.unsqueeze(1), 2 * self.scale
-        others = S.mul_(slope)
+        others = S * slope
         own_logits = others.gather(1, own).squeeze(1)
         among_others, share = log_sum_exp_(others, 1, slope, Outside(columns=own))
         value = among_others.sub_(own_logits).mean()

@@ -56,4 +56,4 @@ class ProxyNCAPlusPlus(ProxyLoss):
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """‖z − v‖² = 2 − 2S, whose constant cancels."""
         slope = 2 / self.temperature
-        return Measured(*cross_entropy_(S.mul_(slope), labels.unsqueeze(1), bound=slope, slope=slope))
+        return Measured(*cross_entropy_(S * slope, labels.unsqueeze(1), bound=slope, slope=slope))

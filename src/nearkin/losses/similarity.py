@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nearkin.mining.base import as_float
-
 
 class Measured(NamedTuple):
     """What a loss makes of a similarity matrix.
 
     Attributes:
         value: the loss, a scalar.
-        weights: ∂L/∂S, of the shape of S; ``None`` when nobody asked.
+        weights: ∂L/∂S, of the shape of S, to be overwritten; ``None`` when nobody asked.
         parameter_gradients: ∂L/∂θ for each learnable parameter that the value depends on besides S.
         symmetric: promises that ``weights`` equals its transpose (only possible for a batch against itself).
     """
@@ -47,7 +45,7 @@ class Side(NamedTuple):
 
 
 Measure = Callable[[Tensor, bool], Measured]
-"""``measure(S, with_weights)``; it may overwrite S."""
+"""``measure(S, with_weights)``; it leaves S as it is."""
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -73,29 +71,26 @@ def refuse_second_derivative() -> None:
         raise RuntimeError("nearkin losses can be differentiated once only: do not use create_graph=True")
 
 
-def _units(rows: Tensor | None, norms: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Rows of length 1 and what they were multiplied by; the rows as they are where no norms are given.
+def inverse_of(norms: Tensor) -> Tensor:
+    """What rows of these lengths are multiplied by; 0 for a zero vector, which has no direction.
 
-    A zero vector has no direction: it stays zero and receives no gradient, instead of one of 1/ε.
+    So it stays zero and receives no gradient, instead of one of 1/ε.
     """
+    return norms.reciprocal().nan_to_num_(posinf=0.0)
+
+
+def units_of(rows: Tensor | None, norms: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Rows of length 1 and what they were multiplied by; the rows as they are where no norms are given."""
     if rows is None or norms is None:
         return rows, None
-    inverse = norms.reciprocal().nan_to_num_(posinf=0.0)
+    inverse = inverse_of(norms)
     return rows * inverse, inverse
-
-
-def _through_units_(gradient: Tensor, units: Tensor, inverse: Tensor | None, scale: Tensor) -> Tensor:
-    """The gradient of the raw rows from that of their units, times ``scale``, in place."""
-    if inverse is None:
-        return gradient.mul_(scale)
-    radial = (units * gradient).sum(dim=-1, keepdim=True)
-    return gradient.addcmul_(units, radial, value=-1).mul_(inverse * scale)
 
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        units, inverse = _units(rows, lengths(rows))
+        units, inverse = units_of(rows, lengths(rows))
         assert units is not None
         ctx.save_for_backward(units, inverse)
         return units
@@ -122,39 +117,77 @@ def normalise(rows: Tensor) -> Tensor:
 
 
 class _ThroughSimilarities(torch.autograd.Function):
+    """The weights carried back to both sides.
+
+    The gradient of a unit vector z_i is ``G_i = Σ_j W_ij z_j``, and its part along z_i, which normalisation
+    takes away, is ``Σ_j W_ij S_ij``: B × R numbers tell it, without another look at B × D.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
         measure: Measure,
         *sides_and_parameters: Tensor | None,
     ) -> Tensor:
-        left, left_inverse = _units(*sides_and_parameters[:2])
-        right, right_inverse = _units(*sides_and_parameters[2:4])
+        left, left_inverse = units_of(*sides_and_parameters[:2])
+        right, right_inverse = units_of(*sides_and_parameters[2:4])
         assert left is not None
-        measured = measure(left @ (left if right is None else right).mT, True)
-        assert measured.weights is not None
+        S = left @ (left if right is None else right).mT
+        measured = measure(S, True)
+        weights = measured.weights
+        assert weights is not None
+        left_radial = right_radial = None
+        if left_inverse is not None or right_inverse is not None:
+            radial = S.mul_(weights)
+            if right is None:
+                # As a part of the weights' diagonal it costs nothing.
+                along, share = radial.sum(dim=-1), 1.0
+                if not measured.symmetric:
+                    along, share = along.add_(radial.sum(dim=-2)), 0.5
+                weights.diagonal(dim1=-2, dim2=-1).sub_(along, alpha=share)
+            else:
+                left_radial = None if left_inverse is None else radial.sum(dim=-1, keepdim=True)
+                right_radial = None if right_inverse is None else radial.sum(dim=-2).unsqueeze(-1)
         ctx.symmetric = measured.symmetric
         ctx.save_for_backward(
-            left, left_inverse, right, right_inverse, measured.weights, *measured.parameter_gradients
+            left,
+            left_inverse,
+            left_radial,
+            right,
+            right_inverse,
+            right_radial,
+            weights,
+            *measured.parameter_gradients,
         )
         return measured.value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        left, left_inverse, right, right_inverse, weights, *parameter_gradients = ctx.saved_tensors
+        left, left_inverse, left_radial, right, right_inverse, right_radial, weights, *to_parameters = (
+            ctx.saved_tensors
+        )
         to_left = to_right = None
         with full_precision(left):
             if right is None:
                 # Each row is an anchor and somebody's reference.
                 both = weights if ctx.symmetric else _plus_transpose(weights)
                 twice = 2 * gradient if ctx.symmetric else gradient
-                to_left = _through_units_(both @ left, left, left_inverse, twice)
+                to_left = (both @ left).mul_(twice if left_inverse is None else left_inverse * twice)
             elif ctx.needs_input_grad[1]:
-                to_left = _through_units_(weights @ right, left, left_inverse, gradient)
+                to_left = _through_units_(weights @ right, left, left_inverse, left_radial, gradient)
             if right is not None and ctx.needs_input_grad[3]:
-                to_right = _through_units_(weights.mT @ left, right, right_inverse, gradient)
-        return None, to_left, None, to_right, None, *(gradient * own for own in parameter_gradients)
+                to_right = _through_units_(weights.mT @ left, right, right_inverse, right_radial, gradient)
+        return None, to_left, None, to_right, None, *(gradient * own for own in to_parameters)
+
+
+def _through_units_(
+    towards: Tensor, units: Tensor, inverse: Tensor | None, radial: Tensor | None, scale: Tensor
+) -> Tensor:
+    """The gradient of the raw rows from that of their units, times ``scale``, in place."""
+    if inverse is None or radial is None:
+        return towards.mul_(scale)
+    return towards.addcmul_(units, radial, value=-1).mul_(inverse * scale)
 
 
 _SMALL = 1 << 17
@@ -184,8 +217,8 @@ def through_similarities(
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs):
         value: Tensor = _ThroughSimilarities.apply(measure, *inputs)  # type: ignore[no-untyped-call]
         return value
-    rows, _ = _units(*left)
-    others, _ = _units(*(right or left))
+    rows, _ = units_of(*left)
+    others, _ = units_of(*(right or left))
     assert rows is not None
     assert others is not None
     return measure(rows @ others.mT, False).value
@@ -211,7 +244,7 @@ class Outside(NamedTuple):
     """Which entries of a matrix are outside a sum.
 
     Attributes:
-        mask: true where an entry counts; or
+        mask: 1 where an entry counts and 0 where it does not; or
         columns: ``(B, 1)``, the one column of each row that does not.
     """
 
@@ -222,14 +255,14 @@ class Outside(NamedTuple):
         """Make the entries outside 0, in place."""
         if self.columns is not None:
             T.scatter_(1, self.columns, 0)
-        return T if self.mask is None else T.mul_(as_float(self.mask, T))
+        return T if self.mask is None else T.mul_(self.mask)
 
     def drop_(self, T: Tensor) -> Tensor:
         """Make the entries outside the lowest number there is, in place."""
         lowest = torch.finfo(T.dtype).min
         if self.columns is not None:
             T.scatter_(1, self.columns, lowest)
-        return T if self.mask is None else T.masked_fill_(~self.mask, lowest)
+        return T if self.mask is None else T.masked_fill_(self.mask == 0, lowest)
 
 
 _NONE = Outside()
@@ -286,7 +319,7 @@ def log_one_plus_sum_exp_(
     least as ``offset``.
 
     >>> T = torch.tensor([[0.0, 0.0, 5.0]])
-    >>> mask = torch.tensor([[True, True, False]])
+    >>> mask = torch.tensor([[1.0, 1.0, 0.0]])
     >>> log, share = log_one_plus_sum_exp_(T, dim=1, outside=Outside(mask=mask))
     >>> log
     tensor([1.0986])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,14 @@ from torch import Tensor
 from nearkin.losses.base import register, require_count, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.search_space import MARGIN, SCALE, TEMPERATURE, space
-from nearkin.losses.similarity import Measured, Side, log_sum_exp_, normalise, through_similarities
+from nearkin.losses.similarity import (
+    Measured,
+    full_precision,
+    inverse_of,
+    lengths,
+    log_sum_exp_,
+    refuse_second_derivative,
+)
 from nearkin.losses.softmax import cross_entropy_
 
 
@@ -76,46 +84,99 @@ class SoftTriple(ProxyLoss):
         return uniform_proxies(shape, generator)
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
-        """Cross-entropy of the soft maxima over centres; ∂S_c/∂S_ck = a_ck (1 + (S_ck − S_c)/γ)."""
-        S = S.unflatten(1, (self.num_classes, self.proxies_per_class))
+        """Cross-entropy of the soft maxima over centres."""
+        measured = self.measure_centres(
+            S.unflatten(1, (self.num_classes, self.proxies_per_class)), labels, with_weights
+        )
+        weights = measured.weights
+        return measured if weights is None else measured._replace(weights=weights.flatten(1))
+
+    def measure_centres(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+        """The same from similarities ``(B, C, K)``; ∂S_c/∂S_ck = a_ck (1 + (S_ck − S_c)/γ)."""
         assigned = S / self.gamma
         share = log_sum_exp_(assigned, 2, 1 / self.gamma).share
-        per_class = (assigned * S).sum(dim=2).mul_(share.squeeze(2))
+        per_class = (assigned * S).sum(dim=2, keepdim=True).mul_(share)
         own = labels.unsqueeze(1)
-        logits = per_class.mul(self.scale)
-        logits.scatter_add_(1, own, logits.new_full((1, 1), -self.scale * self.margin).expand(len(S), 1))
+        logits = per_class.squeeze(2) * self.scale
+        logits.scatter_(1, own, logits.gather(1, own).sub_(self.scale * self.margin))
         bound = self.scale * (1 + self.margin)
         value, towards_classes = cross_entropy_(logits, own, bound, slope=self.scale / self.gamma)
         if not with_weights:
             return Measured(value)
-        weights = S.sub_(per_class.sub_(self.gamma).unsqueeze(2)).mul_(assigned)
-        weights.mul_(share.mul_(towards_classes.unsqueeze(2)))
-        return Measured(value, weights.flatten(1))
+        slope = share.mul_(towards_classes.unsqueeze(2))
+        offset = per_class.neg_().add_(self.gamma).mul_(slope)
+        weights = torch.addcmul(offset, S, slope, out=torch.empty_like(S)).mul_(assigned)
+        return Measured(value, weights)
 
     def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
-        """Adds the term that draws the centres of a class together."""
-        centres = normalise(proxies)
-        value = through_similarities(
-            lambda S, with_weights: self.measure(S, labels, with_weights),
-            Side(embeddings, norms),
-            Side(centres.flatten(0, 1)),
+        """Cross-entropy, and the term that draws the centres of a class together."""
+        value: Tensor = _AmongCentres.apply(  # type: ignore[no-untyped-call]
+            self, embeddings, norms, proxies, labels
         )
-        if self.proxies_per_class == 1 or self.tau == 0:
-            return value
-        return value + through_similarities(self._spread, Side(centres))
+        return value
 
-    def _spread(self, between: Tensor, with_weights: bool) -> Measured:
+    def spread(self, between: Tensor) -> Measured:
         """τ times the mean distance of the centres of a class, from their similarities ``(C, K, K)``."""
         C, K, _ = between.shape
+        if K == 1 or self.tau == 0:
+            return Measured(between.new_zeros(()), torch.zeros_like(between), symmetric=True)
         share = self.tau / (2 * C * K * (K - 1))  # each pair stands in the matrix twice
         distances = torch.mul(between, -2).add_(2 + 1e-5).sqrt_()
         distances.diagonal(dim1=1, dim2=2).zero_()
         value = distances.sum() * share
-        if not with_weights:
-            return Measured(value)
         weights = distances.reciprocal_().mul_(-share)
         weights.diagonal(dim1=1, dim2=2).zero_()
         return Measured(value, weights, symmetric=True)
+
+
+class _AmongCentres(torch.autograd.Function):
+    """Both terms and what they do to samples and centres.
+
+    Inside, the first centres of all classes come first, then all second ones: what belongs to a class is
+    then added up along whole rows and not over a few neighbours at a time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, loss: SoftTriple, *inputs: Tensor) -> Tensor:
+        rows, norms, proxies, labels = inputs
+        C, K, D = proxies.shape
+        inverse = inverse_of(norms)
+        units = rows * inverse
+        inverse_lengths = inverse_of(lengths(proxies))
+        centres = torch.mul(
+            proxies.transpose(0, 1), inverse_lengths.transpose(0, 1), out=proxies.new_empty(K, C, D)
+        )
+        S = (units @ centres.flatten(0, 1).mT).view(-1, K, C).transpose(1, 2)
+        measured = loss.measure_centres(S, labels, True)
+        of_classes = centres.transpose(0, 1)
+        between = of_classes @ of_classes.mT
+        spread = loss.spread(between)
+        weights, pulls = measured.weights, spread.weights
+        assert weights is not None
+        assert pulls is not None
+        radial = S.mul_(weights)
+        pulls.mul_(2)  # from either side of a pair
+        pulls.diagonal(dim1=1, dim2=2).sub_(between.mul_(pulls).sum(dim=2).add_(radial.sum(dim=0)))
+        along_rows = radial.sum(dim=(1, 2)).unsqueeze(1)
+        ctx.save_for_backward(
+            units, inverse, along_rows, weights.transpose(1, 2).flatten(1), centres, inverse_lengths, pulls
+        )
+        return measured.value + spread.value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        units, inverse, along_rows, weights, centres, inverse_lengths, pulls = ctx.saved_tensors
+        to_rows = to_proxies = None
+        with full_precision(units):
+            if ctx.needs_input_grad[1]:
+                to_rows = weights @ centres.flatten(0, 1)
+                to_rows.addcmul_(units, along_rows, value=-1).mul_(inverse * gradient)
+            if ctx.needs_input_grad[3]:
+                to_proxies = pulls @ centres.transpose(0, 1)
+                to_proxies.add_((weights.mT @ units).view_as(centres).transpose(0, 1))
+                to_proxies.mul_(inverse_lengths * gradient)
+        return None, to_rows, None, to_proxies, None
 
 
 def uniform_proxies(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -62,7 +62,7 @@ class Softmax(ProxyLoss):
         """Cross-entropy of the (scaled) similarities."""
         scale = 1.0 if not self.normalized else 16.0 if self.scale is None else self.scale
         bound = scale if self.normalized else inf
-        return Measured(*cross_entropy_(S.mul_(scale), labels.unsqueeze(1), bound, slope=scale))
+        return Measured(*cross_entropy_(S * scale, labels.unsqueeze(1), bound, slope=scale))
 
 
 def cross_entropy_(

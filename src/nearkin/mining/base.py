@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -32,6 +31,9 @@ Mined: TypeAlias = Masks | Triplets
 @runtime_checkable
 class Miner(Protocol):
     """Anything that can be called like this is a miner; it must not modify what it is given.
+
+    A miner that only drops pairs may also have ``refine(similarities, positive, negative)``, which takes and
+    gives masks as ones and zeros of the dtype of the similarities: the losses prefer it, for its speed.
 
     Args:
         similarities: ``(B, R)``, larger is nearer.
@@ -94,16 +96,6 @@ def only(mask: Tensor, values: Tensor, otherwise: float) -> Tensor:
         return torch.where(mask, values, otherwise)
     # Two steps in vectors are quicker than choosing one by one.
     return torch.add(values, as_float(~mask, values), alpha=otherwise)
-
-
-def compared(comparison: Callable[..., Tensor], values: Tensor, bound: Tensor) -> Tensor:
-    """``comparison(values, bound)`` as a mask of the shape of ``values``.
-
-    >>> compared(torch.gt, torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0]]))
-    tensor([[False,  True]])
-    """
-    # torch writes float results in vectors but booleans one by one: two steps are quicker than one.
-    return comparison(values, bound, out=torch.empty_like(values)).to(torch.bool)
 
 
 def first_equal_(rows: Tensor, value: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearkin.mining.base import FAR, Masks, compared, only, register
+from nearkin.mining.base import FAR, Masks, as_float, register
 
 
 @register("multi_similarity")
@@ -39,9 +39,16 @@ class MultiSimilarity:
 
     def __call__(self, similarities: Tensor, positive: Tensor, negative: Tensor, **_: Any) -> Masks:
         """Refine both masks."""
-        farthest_positive = only(positive, similarities, FAR).amin(dim=1, keepdim=True)
-        nearest_negative = only(negative, similarities, -FAR).amax(dim=1, keepdim=True)
-        return Masks(
-            compared(torch.lt, similarities, nearest_negative + self.epsilon).logical_and_(positive),
-            compared(torch.gt, similarities, farthest_positive - self.epsilon).logical_and_(negative),
-        )
+        S = similarities
+        S = S if S.dtype in (torch.float32, torch.float64) else S.float()
+        refined = self.refine(S, as_float(positive, S), as_float(negative, S))
+        return Masks(*(ones.to(torch.bool) for ones in refined))
+
+    def refine(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Masks:
+        """The same, from ones and zeros to ones and zeros of the dtype of the similarities."""
+        S = similarities
+        farthest_positive = torch.add(S, 1 - positive, alpha=FAR).amin(dim=1, keepdim=True)
+        nearest_negative = torch.sub(S, 1 - negative, alpha=FAR).amax(dim=1, keepdim=True)
+        kept_positive = torch.lt(S, nearest_negative.add_(self.epsilon), out=torch.empty_like(S))
+        kept_negative = torch.gt(S, farthest_positive.sub_(self.epsilon), out=torch.empty_like(S))
+        return Masks(kept_positive.mul_(positive), kept_negative.mul_(negative))
