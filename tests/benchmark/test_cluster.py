@@ -14,6 +14,7 @@ import pytest
 from in_process import tiny_plan
 
 from nearkin.benchmark import execution
+from nearkin.benchmark.cluster import RayTasks
 from nearkin.benchmark.execution import execute_plan
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
@@ -56,6 +57,25 @@ def workers(node) -> Iterator[tuple[str, dict[str, str]]]:
             command, variables = " ".join(process.cmdline()), process.environ()
             if "nearkin.benchmark.worker" in command:
                 yield command, variables
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "jobs"),
+    [(1, 0, 7), (0.1, 0, 70), (2, 0, 3), (2, 1, 2), (1, 0.5, 4), (4, 1, 1)],
+)
+def test_every_node_has_room_for_whole_runs_only(cpus, gpus, jobs, monkeypatch):
+    resources = [{"CPU": 4.0, "GPU": 2.0, "memory": 1e9}, {"CPU": 3.0}, {}]
+    nodes = [{"Alive": True, "Resources": one} for one in resources] + [
+        {"Alive": False, "Resources": {"CPU": 9}}
+    ]
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    assert RayTasks("auto", cpus=cpus, gpus=gpus).jobs == jobs
+    nodes.clear()
+    with pytest.warns(
+        UserWarning, match=rf"no node of the cluster has cpus={cpus} and gpus={gpus}: runs wait"
+    ):
+        assert RayTasks("auto", cpus=cpus, gpus=gpus).jobs == 1
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -81,15 +82,21 @@ class RayTasks:
             with _own_signal_handlers():
                 ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         self._remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
+        if not self._room():
+            warnings.warn(
+                f"no node of the cluster has cpus={cpus:g} and gpus={gpus:g}: runs wait until one joins",
+                stacklevel=2,
+            )
 
     @property
     def jobs(self) -> int:
-        """How many runs the cluster has room for."""
-        resources = self._ray.cluster_resources()
-        room = shares(resources.get("CPU", 0), self._cpus)
-        if self._gpus:
-            room = min(room, shares(resources.get("GPU", 0), self._gpus))
-        return max(1, room)
+        """How many runs the cluster has room for; at least one, for a node that may join."""
+        return max(1, self._room())
+
+    def _room(self) -> int:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        wanted = {kind: share for kind, share in (("CPU", self._cpus), ("GPU", self._gpus)) if share}
+        return sum(min(shares(node.get(kind, 0), share) for kind, share in wanted.items()) for node in nodes)
 
     def has_room(self) -> bool:
         """Whether another run may be handed over."""

@@ -89,9 +89,9 @@ class _Execution:
         self._looked = 0.0
 
     def run_to_the_end(self) -> None:
-        self._board.jobs = self._workforce.jobs
-        self._observer.begin(self._board)
         try:
+            self._board.jobs = self._workforce.jobs
+            self._observer.begin(self._board)
             while self._board.in_state("waiting", "running", "elsewhere"):
                 self._hand_over()
                 for event in self._workforce.events():
@@ -99,8 +99,8 @@ class _Execution:
                 self._look_around()
                 time.sleep(_PAUSE)
         finally:
+            self._observer.end(self._board)  # first: a second Ctrl-C must not leave the table behind
             self._workforce.stop()
-            self._observer.end(self._board)
 
     def _hand_over(self) -> None:
         """Start open runs while there is room; those that others have go to the end of the line."""
@@ -108,7 +108,7 @@ class _Execution:
             if not self._workforce.has_room():
                 return
             progress = self._open.popleft()
-            if progress.state == "elsewhere" and progress.finish_if_done():
+            if progress.finish_if_done():  # by another benchmark, since the last look
                 self._write_log("finished elsewhere", progress)
                 self._observer.ended(self._board, progress)
             else:
