@@ -20,8 +20,6 @@ from filelock import FileLock, Timeout
 import nearkin
 from nearkin.allocation import keep_freed_memory
 from nearkin.atomic import write_text
-from nearkin.protocols import execute
-from nearkin.training import Run
 
 LOCK = ".lock"
 ERROR = "error.txt"
@@ -129,6 +127,9 @@ def _die_with_the_parent() -> None:
 
 def _carry_out(path: Path) -> int:
     """Execute the run; what goes wrong is kept in ``error.txt``."""
+    from nearkin.protocols import execute  # noqa: PLC0415  (seconds: the lock is taken first)
+    from nearkin.training import Run  # noqa: PLC0415
+
     try:
         execute(Run.existing(path))
     except Exception as error:
