@@ -1,7 +1,9 @@
 """Every loss beside its counterpart in pytorch-metric-learning, and beside the floor of two products.
 
-One step is forward and backward, mining included. Ours, theirs and the floor run in one process, in turn, and
-the table gives medians and ratios. Run on an otherwise idle machine:
+One step is forward and backward, mining included. Ours, theirs and the floor run in one process, in turn, a
+few steps each, and the table gives medians and ratios. What one leaves in the caches would be charged to the
+next, so the first two steps of a turn are not counted; with ``--turn 1`` they take turns step by step. Run on
+an otherwise idle machine:
 
     python benchmarks/losses.py              # the three timed cases and the memory case
     python benchmarks/losses.py --case b1024 --loss multi_similarity
@@ -30,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nearkin import losses
+from nearkin.allocation import keep_freed_memory
 from nearkin.atomic import write_json, write_text
 
 Step = Callable[[], object]
@@ -94,6 +97,7 @@ CASES = {
     "b1024": Case("B 1,024 (256 × 4), C 1,000", 256, 4, 1000),
     "sop": Case("B 180 (36 × 5), C 11,318", 36, 5, 11_318),
 }
+TURNS = {"b180": 10, "b1024": 3, "sop": 3}
 MEMORY_CASE = Case("B 4,096 (1,024 × 4)", 1024, 4, 4096)
 MEMORY_LOSSES = ["triplet_all", "lifted_structure", "multi_similarity", "contrastive", "triplet", "margin"]
 
@@ -187,8 +191,8 @@ class Row:
         return None if self.theirs is None else self.theirs / self.ours
 
 
-def measure(name: str, case: Case, budget: float) -> Row:
-    """Run all in turn until the budget (in seconds) is spent, at least three times each."""
+def measure(name: str, case: Case, budget: float, turn: int) -> Row:
+    """Let all take their turns until the budget (in seconds) is spent, at least three times each."""
     candidates = {"ours": ours(name, case), "theirs": theirs(name, case), "floor": floor(case)}
     steps = {who: run for who, run in candidates.items() if run is not None}
     times: dict[str, list[float]] = {who: [] for who in steps}
@@ -196,13 +200,19 @@ def measure(name: str, case: Case, budget: float) -> Row:
     rounds = 0
     while rounds < 4 or (time.perf_counter() - started < budget and rounds < 200):
         for who, run in steps.items():
-            begin = time.perf_counter()
-            run()
+            taken = [timed(run) for _ in range(turn)]
             if rounds > 0:  # the first round warms up
-                times[who].append(1000 * (time.perf_counter() - begin))
+                times[who] += taken[min(2, turn - 1) :]
         rounds += 1
     medians = {who: statistics.median(taken) for who, taken in times.items()}
     return Row(name, medians["ours"], medians.get("theirs"), medians["floor"])
+
+
+def timed(run: Step) -> float:
+    """Milliseconds of one step."""
+    begin = time.perf_counter()
+    run()
+    return 1000 * (time.perf_counter() - begin)
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -284,6 +294,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=[*CASES, "memory"])
     parser.add_argument("--loss", action="append")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds per loss and case")
+    parser.add_argument("--turn", type=int, help="steps in a turn; 10 for small batches and 3 for large ones")
     parser.add_argument("--threads", type=int, help="of torch; as many as there are cores if not given")
     parser.add_argument("--write", action="store_true", help="write the tables to benchmarks/results/")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
@@ -294,6 +305,7 @@ def main() -> None:
         return
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
+    keep_freed_memory()  # as our commands do: else the system zeroes every large tensor's pages anew
     console = Console()
     chosen = arguments.case or [*CASES, "memory"]
     names = arguments.loss or list(dict.fromkeys([*THESIS, *VARIANTS, *losses.names()]))
@@ -302,8 +314,9 @@ def main() -> None:
             table, record = memory_table(console, arguments.loss or MEMORY_LOSSES)
         else:
             # With very many classes only those that have a counterpart: the proxy graph alone takes a minute.
-            timed = [n for n in names if key != "sop" or n in COUNTERPARTS]
-            rows = [measure(name, CASES[key], arguments.budget) for name in timed]
+            chosen_losses = [n for n in names if key != "sop" or n in COUNTERPARTS]
+            turn = arguments.turn or TURNS[key]
+            rows = [measure(name, CASES[key], arguments.budget, turn) for name in chosen_losses]
             table, record = timed_table(CASES[key], rows, console), {row.loss: asdict(row) for row in rows}
         if arguments.write:
             ran_on = ", ".join(f"{what} {version}" for what, version in versions().items())

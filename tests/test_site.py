@@ -70,6 +70,7 @@ def test_measured_and_published_numbers_are_on_the_pages(site):
     assert "ms, B 1,024" in choose
     triplet = (site / "losses" / "triplet.html").read_text(encoding="utf-8")
     assert "faster than PML" in triplet
+    assert "Oh Song et al., 2016, CVPR" in triplet
     explain = (site / "explain.html").read_text(encoding="utf-8")
     assert "multi_similarity, P: printed ✓; measured ✗ alone, ✓ on/off with its mining" in explain
 

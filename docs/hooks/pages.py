@@ -39,7 +39,7 @@ from nearkin.explain.pair_weighting import check_weighs_pairs
 from nearkin.explain.similarities import CHANGES, differences, in_words, mark
 
 ROOT = Path(__file__).parents[2]
-PUBLISHED = ROOT / "src" / "nearkin" / "benchmark" / "published" / "thesis_recall.csv"
+PUBLISHED = ROOT / "src" / "nearkin" / "benchmark" / "published"
 COSTS = {
     180: ROOT / "benchmarks/results/losses_b180.json",
     1024: ROOT / "benchmarks/results/losses_b1024.json",
@@ -125,7 +125,7 @@ def _page(choice: LossChoice) -> str:
     parts += ["## What it does to points", _forces(choice)]
     parts += ["## What it does to pairs", _weights(choice)]
     parts += ["## Cost", _cost(about.name)]
-    parts += ["## Published scores", _published(about.name)]
+    parts += ["## Published scores", _published(about.name), _in_papers(about.name)]
     parts += ["## Hyperparameters", _hyperparameters(about)]
     parts += [
         "## In code",
@@ -203,8 +203,8 @@ def _cost(name: str) -> str:
     )
 
 
-def _recalls() -> list[dict[str, str]]:
-    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+def _recalls(name: str = "thesis_recall.csv") -> list[dict[str, str]]:
+    with (PUBLISHED / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -229,6 +229,19 @@ def _published(name: str) -> str:
         + "\n\nRecall@1 in percent, by embedding size, as the thesis printed it: one "
         "run each, its epoch chosen on the test classes."
     )
+
+
+def _in_papers(name: str) -> str:
+    rows = [row for row in _recalls("papers_recall.csv") if row["loss"] == name and row["k"] == "1"]
+    if not rows:
+        return ""
+    head = "| data set | network | size | Recall@1 % | reported by | terms |\n|---|---|---:|---:|---|---|"
+    body = [
+        f"| {row['dataset']} | {row['network']} | {row['embedding_dim']} | {row['recall_percent']} | "
+        f"{row['source']} | {', '.join(filter(None, (row['note'], 'read in ' + row['read_in'])))} |"
+        for row in rows
+    ]
+    return "\n".join([head, *body]) + "\n\nAs papers of the loss report it, each on its own terms."
 
 
 def _hyperparameters(about: losses.Description) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearkin.benchmark.report.charts import Curve, Curves, axis_for, panel_chart, rank_diagram, snug_axis
+from nearkin.benchmark.report.charts import Curve, Curves, axis_for, panel_chart, snug_axis
 
 numbers = st.floats(-1e4, 1e4, allow_nan=False).map(lambda value: round(value, 3))
 
@@ -50,19 +50,3 @@ def test_embedding_sizes_stand_evenly_apart():
     chart = panel_chart("c", [sizes], title="", description="", x_unit="", y_unit="", x_places=places)
     assert [point.split(",")[0] for point in chart.panels[0].lines[0].split()] == ["0", "50", "100"]
     assert [tick.text for tick in chart.x_ticks] == ["64", "128", "1024"]
-
-
-def test_a_rank_diagram_keeps_order_scale_and_groups():
-    averages = {"a": 1.0, "b": 2.5, "c": 3.0, "d": 3.5}
-    diagram = rank_diagram(averages, dict.fromkeys(averages, "#"), [["b", "c", "d"]], 1.25)
-    places = {mark.label: mark.x for mark in diagram.marks}
-    unit = diagram.ticks[1][0] - diagram.ticks[0][0]
-    assert places["b"] - places["a"] == pytest.approx(1.5 * unit, abs=0.2)
-    assert diagram.ruler[1] - diagram.ruler[0] == pytest.approx(1.25 * unit, abs=0.2)
-    (bar,) = diagram.bars
-    assert bar.x1 < places["b"] < places["c"] < places["d"] < bar.x2
-    assert places["a"] < bar.x1
-    assert [mark.left for mark in diagram.marks] == [True, True, False, False]
-    heights = [(mark.left, mark.y) for mark in diagram.marks]
-    assert len(set(heights)) == 4
-    assert max(mark.y for mark in diagram.marks) < diagram.height

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from nearkin.benchmark.baselines import run_baselines
-from nearkin.benchmark.outcomes import read_outcomes
+from nearkin.benchmark.outcomes import Experiment, Outcome, read_outcomes
 from nearkin.benchmark.report import write_report
 from nearkin.benchmark.tournament import rank_outcomes, rank_published
 from nearkin.protocols import execute
@@ -29,7 +30,8 @@ QUIET = (
     "--disable-sync",
 )
 HOSTILE = '<img src=x onerror="document.title=1">&'
-PAGES = ("runs", "published", "hostile")
+PAGES = ("runs", "published", "papers", "beside", "hostile")
+WITHOUT_IMAGES = {"published", "papers", "beside"}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,16 @@ def hostile_run(folder: Path) -> Path:
     return folder / "runs"
 
 
+def published_configurations() -> list[Outcome]:
+    """Scores, made up, of runs on a configuration that others reported figures for."""
+    experiment = Experiment("cub200", "bninception", 512, "fixed_validation")
+    made_up = {"soft_triple": 0.641, "proxy_anchor": 0.662, "nca": 0.5}
+    return [
+        Outcome(experiment, loss, "run", {"recall_at_1": recall, "recall_at_2": 0.8}, f"runs/{loss}", seed=0)
+        for loss, recall in made_up.items()
+    ]
+
+
 @pytest.fixture(scope="module")
 def reports(glyphs_root: Path) -> dict[str, Path]:
     """Reports of real runs, of published results, and of names that are code, for all test processes."""
@@ -116,6 +128,8 @@ def reports(glyphs_root: Path) -> dict[str, Path]:
 
 def write_reports(folder: Path, glyphs_root: Path) -> None:
     write_report(rank_published("thesis"), folder / "published report")
+    write_report(rank_published("papers"), folder / "papers report")
+    write_report(rank_outcomes(published_configurations()), folder / "beside report", pictures=False)
     for name, runs in {
         "runs": glyph_runs(folder / "runs", glyphs_root),
         "hostile": hostile_run(folder / "hostile"),
@@ -152,7 +166,7 @@ def test_a_page_complains_of_nothing_asks_for_nothing_and_shows_all_its_images(b
     assert visit.page.evaluate(broken) == 0
     assert all(visit.page.evaluate("[...document.images].map(image => image.alt)"))
     shown = visit.page.evaluate("document.images.length")
-    assert shown == 0 if name == "published" else shown > 20
+    assert shown == 0 if name in WITHOUT_IMAGES else shown > 20
     assert reports[name].stat().st_size < 5_000_000
 
 
@@ -332,3 +346,25 @@ def test_pictures_can_be_left_out_and_what_is_missing_is_said(browser, reports, 
     assert "Nothing to see here" in page.inner_text("#looks")
     without = write_report(standings, tmp_path / "without", pictures=False)
     assert 'id="looks"' not in without.read_text(encoding="utf-8")
+
+
+def test_a_run_stands_beside_every_figure_published_for_its_configuration(browser, reports):
+    table = reports["beside"].parent / "tables" / "published_1"
+    rows = list(csv.DictReader(table.with_suffix(".csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["loss"], row["published %"], row["difference, points"]) for row in rows[-3:]] == [
+        ("soft_triple", "66.76", "-2.66"),
+        ("soft_triple", "66.12", "-2.02"),
+        ("soft_triple", "65.4", "-1.3"),
+    ]
+    assert rows[-1]["reported by"] == "Qian et al., 2019, ICCV"
+    assert rows[-1]["terms"] == "read in Table 2 of Kim et al., 2020, CVPR"
+    assert rows[-3]["terms"] == "epoch chosen on test"
+    line = r"soft\_triple & 64.10 & 65.40 & $-$1.3 & Qian et al., 2019, ICCV & read in Table 2"
+    assert line in table.with_suffix(".tex").read_text(encoding="utf-8")
+    text = reports["beside"].with_suffix(".md").read_text(encoding="utf-8")
+    assert "| 64.10 | 65.40 | −1.3 | Qian et al., 2019, ICCV | read in Table 2 of Kim et al." in text
+    visit = Visit(browser, reports["beside"])
+    shown = visit.page.get_by_role("row").filter(has_text="Qian et al.")
+    assert shown.is_visible()  # without a click
+    assert shown.inner_text().split("\t")[1:4] == ["64.10", "65.40", "−1.3"]
+    assert visit.page.get_by_role("cell", name="65.40–66.76").is_visible()

@@ -105,6 +105,21 @@ def test_over_experiments_the_tests_decide_what_is_said():
     assert any("8.85" in warning for warning in summary.warnings)
 
 
+def test_without_a_loss_in_all_experiments_nobody_leads_over_them():
+    runs = [outcome("nca", 0.7), outcome("npair", 0.6)]
+    runs += [outcome("margin", 0.7, size=8), outcome("triplet", 0.6, size=8), outcome("triplet", 0.6, size=4)]
+    summary = summarise(rank_outcomes(runs))
+    assert summary.headline == "No loss took part in all experiments, so nobody leads over them."
+    assert summary.paragraphs[0] == (
+        "2 of 3 experiments compare two or more losses. First is margin in 1 and nca in 1."
+    )
+
+
+def test_experiments_of_one_loss_each_compare_nothing():
+    summary = summarise(rank_outcomes([outcome("nca", 0.7), outcome("nca", 0.6, size=8)]))
+    assert summary.headline == "No experiment has two losses to compare."
+
+
 def test_what_could_not_be_read_is_counted(three):
     skipped = replace(three, skipped=[Skipped(Path("runs/half"), "not finished")])
     assert "1 directory could not be compared: see Runs." in summarise(skipped).warnings

@@ -180,3 +180,16 @@ def test_published_figures_stand_beside_a_run_of_their_configuration():
     )
     (place,) = rank_outcomes([run]).leaderboards[0].places
     assert [figure.scores["recall_at_1"] for figure in place.published] == [0.6676, 0.6612, 0.654]
+
+
+def test_published_figures_stay_beside_a_loss_that_ran_with_several_hyperparameters(make_run, tmp_path):
+    place = {"data.name": "cub200", "network.name": "bninception", "network.embedding_dim": 512}
+    for scale in (10.0, 20.0):
+        make_run("soft_triple", noise=0.5, **place, **{"loss.gamma": scale})
+    (board,) = rank_outcomes(read_outcomes([tmp_path]).outcomes).leaderboards
+    assert [place.contender for place in board.places] == [
+        "soft_triple (gamma=10.0)",
+        "soft_triple (gamma=20.0)",
+    ]
+    for place in board.places:
+        assert [figure.scores["recall_at_1"] for figure in place.published] == [0.6676, 0.6612, 0.654]

@@ -14,13 +14,14 @@ from scipy import stats
 from nearkin.benchmark import statistics
 from nearkin.benchmark.comparisons import class_interval, compare_all, hits_of
 from nearkin.benchmark.outcomes import Experiment, Outcome, Skipped
-from nearkin.benchmark.published import figures_for, published, slips_in_table_11
+from nearkin.benchmark.published import AS_PUBLISHED, figures_for, published, slips_in_table_11
 from nearkin.benchmark.standings import (
     FriedmanTest,
     Leaderboard,
     NemenyiTest,
     PairTest,
     Place,
+    PublishedFigure,
     Ranking,
     RankRow,
     Record,
@@ -29,6 +30,7 @@ from nearkin.benchmark.standings import (
 )
 
 _SHOWN_TERMS = 4
+_SHOWN_EXPERIMENTS = 4
 _UNTRAINED = ("raw_pixels", "untrained_network", "frozen_features")
 
 
@@ -93,7 +95,13 @@ def rank_published(name: str, *, metric: str = "recall_at_1", alpha: float = 0.0
     >>> [row.contender for row in standings.ranking.rows[:3]]
     ['proxy_anchor', 'soft_triple', 'multi_similarity']
     """
-    standings = rank_outcomes(published(name), metric=metric, alpha=alpha)
+    everything = published(name)
+    outcomes = [outcome for outcome in everything if metric in outcome.scores]
+    if not outcomes:
+        raise ValueError(f"no figure of {name} is a {metric}: try recall_at_1")
+    missing = len(everything) - len(outcomes)
+    notes = [f"{missing} of {len(everything)} figures have no {metric} and are left out."] if missing else []
+    standings = rank_outcomes(outcomes, metric=metric, alpha=alpha, notes=notes)
     if name != "thesis" or metric != "recall_at_1":
         return standings
     return replace(standings, notes=[*slips_in_table_11(standings.ranking.rows), *standings.notes])
@@ -155,13 +163,20 @@ def _leaderboard(
             interval=class_interval(hits[name], confidence=1 - alpha) if name in hits else None,
             seeds_interval=_seeds_interval([one.scores[metric] for one in group], alpha),
             outcomes=group,
-            published=[] if group[0].kind == "published" else figures_for(experiment, name),
+            published=_published_beside(group[0]),
         )
         for name, group in groups.items()
     ]
     places.sort(key=lambda place: (-place.scores[metric], place.contender))
     ordered = {place.contender: hits[place.contender] for place in places if place.contender in hits}
     return Leaderboard(experiment, places, compare_all(ordered, alpha=alpha), _board_notes(places, len(hits)))
+
+
+def _published_beside(outcome: Outcome) -> list[PublishedFigure]:
+    """What others reported for the configuration of a run, whatever its hyperparameters."""
+    if outcome.kind != "run":
+        return []
+    return figures_for(outcome.experiment, outcome.recipe.get("loss", {}).get("name", outcome.contender))
 
 
 def _mean_scores(group: Sequence[Outcome]) -> dict[str, float]:
@@ -369,10 +384,24 @@ def _ranking_notes(ranking: Ranking, boards: Sequence[Leaderboard]) -> list[str]
         told = ", ".join(
             f"{name} ({count} of {len(ranking.experiments)})" for name, count in ranking.left_out.items()
         )
-        notes.append(f"Not in the ranking over experiments, having missed some: {told}.")
+        notes.append(
+            f"Not in the ranking over experiments, having missed some: {told}."
+            if ranking.rows
+            else f"No ranking over experiments, since no loss is in all of them: {told}."
+        )
     alone = [board.experiment for board in boards if board.experiment not in ranking.experiments]
-    notes += [f"{experiment} has fewer than two losses to rank and does not count." for experiment in alone]
-    protocols = {experiment.protocol for experiment in ranking.experiments}
+    if len(alone) > _SHOWN_EXPERIMENTS:
+        notes.append(
+            f"{len(alone)} of {len(boards)} experiments have fewer than two losses to rank and do not count."
+        )
+    else:
+        notes += [f"{one} has fewer than two losses to rank and does not count." for one in alone]
+    protocols = {board.experiment.protocol for board in boards}
+    if AS_PUBLISHED in protocols:
+        notes.append(
+            "Every paper trained and selected in its own way, and few had validation classes: the ranks "
+            "order what was printed, not the losses."
+        )
     if "standard_best_on_test" in protocols:
         notes.append(
             "standard_best_on_test chooses the epoch on the test classes: its scores are higher than a fair "

@@ -26,8 +26,8 @@ _LEGEND = (
 
 
 def print_standings(standings: Standings, *, every_experiment: bool = False) -> None:
-    """Print everything; the leaderboards of many experiments only on request."""
-    if len(standings.leaderboards) <= _MOST_BOARDS or every_experiment:
+    """Print everything; the leaderboards of many experiments only on request, or if no loss is in all."""
+    if len(standings.leaderboards) <= _MOST_BOARDS or every_experiment or not standings.ranking.rows:
         for board in standings.leaderboards:
             _print_leaderboard(board, standings.metric)
         if any(board.comparisons for board in standings.leaderboards):
@@ -80,6 +80,7 @@ def _columns(board: Leaderboard, metric: str) -> Iterator[_Column]:
     """The columns for which there is something to show."""
     places = board.places
     wide = console.width >= _WIDE
+    published = any(place.published for place in places)
     yield _Column("", _rank)
     yield _Column("", lambda place: place.contender, "left")
     yield _Column(score_name(metric), lambda place: _percent(place.scores[metric]))
@@ -90,18 +91,21 @@ def _columns(board: Leaderboard, metric: str) -> Iterator[_Column]:
         width = _BAR_WIDTH if wide else _SHORT_BAR_WIDTH
         left, right = f"{100 * low:.0f}", f"{100 * high:.0f}"
         yield _Column("95% interval", _interval)
-        yield _Column(
-            left + right.rjust(width - len(left)),
-            lambda place: _bar(place, metric, (low, high), width),
-            "left",
-        )
+        if wide or not published:
+            yield _Column(
+                left + right.rjust(width - len(left)),
+                lambda place: _bar(place, metric, (low, high), width),
+                "left",
+            )
     for name in ("recall_at_8", "map_at_r") if wide else ():
         if name != metric and all(name in place.scores for place in places):
             yield _Column(score_name(name), lambda place, name=name: _percent(place.scores[name]))  # type: ignore[misc]
     if board.comparisons:
         yield _Column("beats", lambda place: _beaten(board, place))
-    if any(place.published for place in places):
+    if published:
         yield _Column("published", lambda place: _published(place, metric))
+    if any(place.kind == "published" for place in places):
+        yield _Column("reported by", lambda place: place.outcomes[0].source, "left")
 
 
 def _classes(board: Leaderboard) -> str:
@@ -123,7 +127,9 @@ def _interval(place: Place) -> str:
 
 
 def _published(place: Place, metric: str) -> str:
-    return ", ".join(_percent(figure.scores[metric]) for figure in place.published if metric in figure.scores)
+    """The figure that others reported, or the lowest and the highest."""
+    found = sorted(figure.scores[metric] for figure in place.published if metric in figure.scores)
+    return "–".join(dict.fromkeys(f"{100 * score:.1f}" for score in (found[0], found[-1]))) if found else ""
 
 
 def _beaten(board: Leaderboard, place: Place) -> str:

@@ -27,7 +27,10 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
     ] = None,
     published: Annotated[
         str | None,
-        typer.Option(help="Rank published results: thesis (as its Table 11 does) or thesis_all."),
+        typer.Option(
+            help="Rank published results: thesis (as its Table 11 does), thesis_all, or papers (those of the "
+            "losses)."
+        ),
     ] = None,
     output: Annotated[
         Path | None,

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from nearkin.losses import DirectionProxyNCA, Loss, MinedPairLoss, NPair, PairLoss, Pairs, ProxyLoss
+from nearkin.losses.pair import find_pairs
 
 
 def pairs_of(labels: Tensor, embedding_dim: int) -> Pairs:
     """All pairs of a batch with labels ``(B,)``, no sample with itself."""
-    same = labels.unsqueeze(1) == labels
-    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    return Pairs(same & ~itself, ~same, labels, embedding_dim, len(labels))
+    return Pairs(lambda: find_pairs(labels), labels, embedding_dim, len(labels))
 
 
 def check_weighs_pairs(loss: Loss) -> None:

@@ -176,7 +176,8 @@ class _Scene:
         elif self.transposed:
             raise ValueError(f"{type(loss).__name__} has no proxies: anchor=proxy is for proxy losses")
         else:
-            positive, negative = pairs_of(self.labels, _DIMENSIONS).masks
+            pairs = pairs_of(self.labels, _DIMENSIONS)
+            positive, negative = pairs.positive, pairs.negative
         self.positive, self.negative = self._turn(positive), self._turn(negative)
         generator = torch.Generator().manual_seed(0)
         mixed = 0.42 + 0.2 * torch.rand(positive.shape, generator=generator, dtype=torch.float64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from nearkin.losses.pair import Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured, inverse_distance
 from nearkin.losses.triplet import Triplet
-from nearkin.mining.base import FAR, only, places_in_rows, places_of
+from nearkin.mining.base import FAR, places_in_rows, places_of
 
 _CHUNK = 1 << 18
 """Triplets looked at together: they fit into a processor's cache."""
@@ -53,75 +55,179 @@ class DirectionTriplet(Triplet):
         self.gamma = gamma
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """All triplets: some anchors at a time, and of them one positive at a time."""
-        anchor, column = places_of(pairs.positive)
-        if self.gamma == 0 or not len(anchor):
+        """All triplets, class by class where kin are classes of a batch, else anchor by anchor."""
+        if self.gamma == 0:
             return super().measure(S, pairs, with_weights)
+        in_classes = pairs.labels.dim() == 1 and pairs.anchors == len(S)
+        sums = self._sum_over_classes(S, pairs.labels) if in_classes else self._sum_over_anchors(S, pairs)
+        share = 1 / sums.active.clamp_min(1)
+        return Measured(sums.total.to(S.dtype) * share, sums.weights.mul_(share))
+
+    def _sum_over_classes(self, S: Tensor, labels: Tensor) -> _Sums:
+        """Some classes of one size at a time; their rows lie together, and go back at the end."""
+        ordered, order = labels.sort(stable=True)
+        sizes = ordered.unique_consecutive(return_counts=True)[1]
+        first = sizes.cumsum(0) - sizes
+        sums, visited, begin = _Sums.start(S), [], 0
+        for size in sizes.unique().tolist():
+            members = order[first[sizes == size].unsqueeze(1) + torch.arange(size, device=S.device)]
+            for some in members.split(max(1, _CHUNK // (size * S.shape[1]))):
+                end = begin + some.numel()
+                together = sums._replace(weights=sums.weights[begin:end].view(*some.shape, -1))
+                _add_classes(together, S, some, self.margin, self.gamma)
+                visited.append(some.flatten())
+                begin = end
+        back = torch.cat(visited).argsort()
+        return sums._replace(weights=sums.weights.index_select(0, back))
+
+    def _sum_over_anchors(self, S: Tensor, pairs: Pairs) -> _Sums:
+        """Some anchors at a time, and of them one positive at a time."""
+        sums = _Sums.start(S)
+        sums.weights.zero_()
+        anchor, column = places_of(pairs.positive)
+        if not len(anchor):
+            return sums
         # Anchors with most positives come first: those that have a k-th one are then a slice, not a copy.
         place = places_in_rows(anchor, len(S))
         most = int(place.max()) + 1
-        in_row, order = anchor.bincount(minlength=len(S)).sort(descending=True)
+        in_row, order = anchor.bincount(minlength=len(S)).sort(descending=True, stable=True)
         kin = column.new_zeros(len(S), most).index_put_((anchor, place), column)[order]
         with_kth = (in_row > torch.arange(most, device=S.device).unsqueeze(1)).sum(dim=1).tolist()
-        weights = torch.zeros_like(S)
-        total, count = S.new_zeros((), dtype=torch.float64), S.new_zeros(())
+        negative = pairs.indicators(S).negative
         at_once = max(1, _CHUNK // S.shape[1])
         for start in range(0, with_kth[0], at_once):
-            triplets = _Triplets(S, order[start : start + at_once], pairs.negative, weights)
-            for k, end in enumerate(with_kth):
-                triplets.add(kin[start : min(end, start + at_once), k], self.margin, self.gamma)
-            total += triplets.close(self.gamma)
-            count += triplets.active.sum()
-        share = 1 / count.clamp_min_(1)
-        return Measured(total.to(S.dtype) * share, weights.mul_(share))
+            end = min(start + at_once, with_kth[0])
+            triplets = _Triplets(S, order[start:end], negative, sums)
+            for k, last in enumerate(with_kth):
+                triplets.add(kin[start : min(end, last), k], self.margin, self.gamma)
+            triplets.close(self.gamma)
+        return sums
+
+
+class _Sums(NamedTuple):
+    """What all active triplets add up to.
+
+    With N = S_pn − S_an − S_ap + 1 and i = 1/D the cosine is N i_an i_ap, and a triplet is active where
+    ``2 S_an − γ N i_an i_ap`` exceeds ``2 S_ap − margin``. Each active one weighs on three similarities:
+    ``2 − γ i_ap (N i_an³ − i_an)`` on S_an, ``−2 − γ i_an (N i_ap³ − i_ap)`` on S_ap and ``−γ i_an i_ap`` on
+    S_pn. What depends on a and n alone is multiplied once, after the sum over the positives.
+
+    Attributes:
+        total: of their values, float64.
+        active: their number.
+        weights: the derivatives of the total, ``(B, R)``.
+    """
+
+    total: Tensor
+    active: Tensor
+    weights: Tensor
+
+    @classmethod
+    def start(cls, S: Tensor) -> _Sums:
+        """Nothing yet; the weights are not written."""
+        return cls(S.new_zeros((), dtype=torch.float64), S.new_zeros(()), torch.empty_like(S))
+
+
+def _add_classes(sums: _Sums, S: Tensor, members: Tensor, margin: float, gamma: float) -> None:
+    """Add the triplets of some classes to the sums, and write their weights ``(G, M, R)``.
+
+    Anchors of a class meet their next one, the one after it, and so on around: rows stay where they are, no
+    row has to be looked up, and what is looked at together fits into a processor's cache.
+
+    Args:
+        sums: changed in place.
+        S: ``(B, R)``, square.
+        members: ``(G, M)``, the rows and columns of G classes of M images each.
+        margin: α.
+        gamma: γ.
+    """
+    G, M = members.shape
+    weights = sums.weights
+    if M == 1:
+        weights.zero_()
+        return
+    rows = S.index_select(0, members.flatten()).view(G, M, -1)
+    inverse = inverse_distance(rows)
+    own_class = members.unsqueeze(1).expand(G, M, M)
+    around = torch.arange(M, device=S.device)
+    kin = members[:, (around.unsqueeze(1) + around[1:]) % M]
+    S_ap, inverse_ap = rows.gather(2, kin), inverse.gather(2, kin)
+    shifts, bounds, push = S_ap - 1, S_ap - margin / 2, inverse_ap * gamma
+    reached, turns, sides = (torch.empty_like(S_ap) for _ in range(3))
+    cosine, active, active_with, turned = (torch.empty_like(rows) for _ in range(4))
+    for step in range(1, M):
+        one = slice(step - 1, step)
+        torch.sub(rows[:, step:], rows[:, :-step], out=cosine[:, :-step])
+        torch.sub(rows[:, :step], rows[:, -step:], out=cosine[:, -step:])
+        cosine.sub_(shifts[..., one]).mul_(inverse).mul_(inverse_ap[..., one])
+        torch.sub(rows, cosine, alpha=gamma / 2, out=active)
+        torch.gt(active, bounds[..., one], out=active).scatter_(2, own_class, 0)
+        torch.sum(active, 2, keepdim=True, out=reached[..., one])
+        torch.sum(cosine.mul_(active), 2, keepdim=True, out=turns[..., one])
+        if step == 1:
+            active_with.copy_(active)
+            turned.copy_(cosine)
+            near = active.mul_(inverse)
+            torch.mul(near, push[..., one], out=weights)
+        else:
+            active_with.add_(active)
+            turned.add_(cosine)
+            near = active.mul_(inverse)
+            weights.addcmul_(near, push[..., one])
+        torch.sum(near, 2, keepdim=True, out=sides[..., one])
+        weights[:, step:].addcmul_(near[:, :-step], push[:, :-step, one], value=-1)
+        weights[:, :step].addcmul_(near[:, -step:], push[:, -step:, one], value=-1)
+    by_ap = sides.mul_(push).addcmul_(turns, inverse_ap.square_(), value=-gamma).sub_(reached, alpha=2)
+    weights.sub_(turned.mul_(inverse).mul_(inverse), alpha=gamma).add_(active_with, alpha=2)
+    weights.scatter_add_(2, kin, by_ap)
+    owed = bounds.mul_(reached).mul_(2).add_(turns, alpha=gamma)
+    sums.total.add_(rows.mul_(active_with).sum(dim=2).sum(dtype=torch.float64).mul_(2).sub_(owed.sum()))
+    sums.active.add_(reached.sum())
 
 
 class _Triplets:
-    """What the triplets of some anchors add up to, in terms of S and i = 1/D.
-
-    With N = S_pn − S_an − S_ap + 1 the cosine is N i_an i_ap, and a triplet is active where
-    ``2 S_an − γ N i_an i_ap`` exceeds ``2 S_ap − margin``. Each active one weighs on three similarities:
-    ``2 − γ i_ap (N i_an³ − i_an)`` on S_an, ``−2 − γ i_an (N i_ap³ − i_ap)`` on S_ap and ``−γ i_an i_ap`` on
-    S_pn. What depends on a and n alone is multiplied once, by :meth:`close`.
+    """What the triplets of some anchors add to the sums.
 
     Args:
         S: ``(B, R)``, square.
-        anchors: ``(A,)``.
-        negative: ``(B, R)``.
-        weights: ``(B, R)``, to which the derivatives are added.
+        anchors: ``(A,)``, different rows with a positive each at least.
+        negative: ``(B, R)``, ones and zeros.
+        sums: added to in place.
     """
 
-    def __init__(self, S: Tensor, anchors: Tensor, negative: Tensor, weights: Tensor) -> None:
-        self.S, self.anchors, self.weights = S, anchors, weights
+    def __init__(self, S: Tensor, anchors: Tensor, negative: Tensor, sums: _Sums) -> None:
+        self.S, self.anchors, self.sums = S, anchors, sums
         self.rows = S.index_select(0, anchors)
         self.inverse = inverse_distance(self.rows)
+        self.scaled = self.rows * self.inverse
         # Never active where it is no negative.
-        self.doubled = only(negative.index_select(0, anchors), self.rows * 2, -FAR)
-        self.active, self.pulled, self.turned = (torch.zeros_like(self.rows) for _ in range(3))
-        self.total = S.new_zeros((), dtype=torch.float64)
+        self.doubled = negative.index_select(0, anchors).sub_(1).mul_(FAR).add_(self.rows, alpha=2)
+        self.active, self.turned, self.sided = (torch.zeros_like(self.rows) for _ in range(3))
 
     def add(self, kin: Tensor, margin: float, gamma: float) -> None:
         """Add the triplets of the first anchors with one positive each, ``kin``."""
         part, column = slice(len(kin)), kin.unsqueeze(1)
-        S_an, inverse_an = self.rows[part], self.inverse[part]
-        S_ap, inverse_ap = S_an.gather(1, column), inverse_an.gather(1, column)
+        inverse_an = self.inverse[part]
+        S_ap, inverse_ap = self.rows[part].gather(1, column), inverse_an.gather(1, column)
         bound = torch.mul(S_ap, 2).sub_(margin)
-        turn = self.S.index_select(0, kin).sub_(S_an).sub_(S_ap - 1).mul_(inverse_an)  # N i_an
-        active = torch.addcmul(self.doubled[part], turn, inverse_ap, value=-gamma)
-        torch.gt(active, bound, out=active)
+        turn = self.S.index_select(0, kin).sub_(S_ap - 1).mul_(inverse_an).sub_(self.scaled[part])  # N i_an
+        limit = self.doubled[part].sub(bound).mul_((inverse_ap * gamma).reciprocal_())
+        active = torch.gt(limit, turn, out=limit)
+        reached = active.sum(dim=1, keepdim=True)
         self.active[part].add_(active)
-        self.pulled[part].addcmul_(active, inverse_ap)
-        self.turned[part].addcmul_(turn.mul_(active), inverse_ap)
-        reached, turns = active.sum(dim=1, keepdim=True), turn.sum(dim=1, keepdim=True)
-        by_pn = active.mul_(inverse_an).mul_(inverse_ap)
-        by_ap = by_pn.sum(dim=1, keepdim=True).sub_(turns * inverse_ap**3).mul_(gamma).sub_(reached, alpha=2)
-        self.weights.index_add_(0, kin, by_pn, alpha=-gamma)
-        self.weights[self.anchors[part], kin] += by_ap.squeeze(1)
-        self.total -= bound.mul_(reached).add_(turns.mul_(inverse_ap), alpha=gamma).sum(dtype=torch.float64)
+        cosines = turn.mul_(active.mul_(inverse_ap))
+        turns = cosines.sum(dim=1, keepdim=True)
+        self.turned[part].add_(cosines)
+        by_pn = active.mul_(inverse_an)
+        self.sided[part].add_(by_pn)
+        by_ap = by_pn.sum(dim=1, keepdim=True).sub_(turns * inverse_ap**2).mul_(gamma).sub_(reached, alpha=2)
+        self.sums.weights.index_add_(0, kin, by_pn, alpha=-gamma)
+        self.sums.weights[self.anchors[part], kin] += by_ap.squeeze(1)
+        self.sums.total.sub_(bound.mul_(reached).add_(turns, alpha=gamma).sum())
 
-    def close(self, gamma: float) -> Tensor:
-        """Add what is left; gives the sum over the active triplets."""
-        total = self.total + (self.active * self.rows).sum(dim=1).sum(dtype=torch.float64).mul_(2)
-        towards = self.turned.mul_(self.inverse).sub_(self.pulled).mul_(self.inverse).mul_(-gamma)
-        self.weights.index_add_(0, self.anchors, towards.add_(self.active, alpha=2))
-        return total
+    def close(self, gamma: float) -> None:
+        """Add what is left."""
+        towards = self.sided.sub_(self.turned.mul_(self.inverse).mul_(self.inverse)).mul_(gamma)
+        self.sums.weights.index_add_(0, self.anchors, towards.add_(self.active, alpha=2))
+        self.sums.total.add_(self.rows.mul_(self.active).sum(dim=1).sum(dtype=torch.float64).mul_(2))
+        self.sums.active.add_(self.active.sum())

@@ -123,14 +123,17 @@ class NPair(PairLoss):
             anchor, partner = one_per_class(labels, reference_labels)
             if not len(anchor):
                 return rows.sum() * 0
-            unasked = torch.empty(0, dtype=torch.bool)  # the measure knows that partners are on the diagonal
-            pairs = Pairs(unasked, unasked, labels, rows.shape[1], len(anchor))
+            pairs = Pairs(_unasked, labels, rows.shape[1], len(anchor))
             value: Tensor = _AmongChosen.apply(  # type: ignore[no-untyped-call]
                 lambda S: measure(S, pairs, True), rows, anchor, others, partner
             )
             if self.l2 == 0 or len(anchor) < 2:
                 return value
             return value + rows.square().sum() * (self.l2 / len(rows))
+
+
+def _unasked() -> tuple[Tensor, Tensor]:
+    raise AssertionError("partners are on the diagonal: nobody looks for pairs")
 
 
 def _measure_diagonal(S: Tensor) -> Measured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,51 +23,46 @@ from nearkin.mining.base import as_float
 
 
 class Pairs:
-    """Who is whose kin, as masks and as numbers; each is made from the other when it is first asked for.
+    """Who is whose kin, as masks and as numbers; each is made when it is first asked for.
 
     Processors multiply by ones and zeros several times faster than they choose by booleans.
 
     Args:
-        positive: ``(B, R)`` booleans, or ones and zeros: pairs that share a class, no image with itself.
-        negative: ``(B, R)`` of the same kind, pairs that do not.
+        find: gives positive and negative pairs ``(B, R)``, both booleans or both ones and zeros: those that
+            share a class, no image with itself, and those that do not.
         labels: of the anchors, ``(B,)`` or multi-hot ``(B, L)``.
         embedding_dim: D.
         anchors: B, how many of the rows are anchors.
     """
 
     def __init__(
-        self, positive: Tensor, negative: Tensor, labels: Tensor, embedding_dim: int, anchors: int
+        self, find: Callable[[], tuple[Tensor, Tensor]], labels: Tensor, embedding_dim: int, anchors: int
     ) -> None:
-        given = miners.Masks(positive, negative)
-        self._masks = given if positive.dtype == torch.bool else None
-        self._indicators = None if positive.dtype == torch.bool else given
+        self._find = find
         self.labels = labels
         self.embedding_dim = embedding_dim
         self.anchors = anchors
+        self._numbers: miners.Masks | None = None
 
-    @property
-    def masks(self) -> miners.Masks:
-        """Positive and negative pairs, boolean ``(B, R)``."""
-        if self._masks is None:
-            assert self._indicators is not None
-            self._masks = miners.Masks(*(ones.to(torch.bool) for ones in self._indicators))
-        return self._masks
+    @cached_property
+    def _found(self) -> miners.Masks:
+        return miners.Masks(*self._find())
 
-    @property
+    @cached_property
     def positive(self) -> Tensor:
         """The pairs that share a class, boolean ``(B, R)``."""
-        return self.masks.positive
+        return self._found.positive.to(torch.bool)
 
-    @property
+    @cached_property
     def negative(self) -> Tensor:
         """The pairs that do not, boolean ``(B, R)``."""
-        return self.masks.negative
+        return self._found.negative.to(torch.bool)
 
     def indicators(self, like: Tensor) -> miners.Masks:
         """Positive and negative pairs as ones and zeros of the dtype of ``like``; not to be overwritten."""
-        if self._indicators is None or self._indicators.positive.dtype != like.dtype:
-            self._indicators = miners.Masks(*(as_float(mask, like) for mask in self.masks))
-        return self._indicators
+        if self._numbers is None or self._numbers.positive.dtype != like.dtype:
+            self._numbers = miners.Masks(*(as_float(found, like) for found in self._found))
+        return self._numbers
 
 
 class PairLoss(Loss):
@@ -252,22 +248,38 @@ class MinedPairLoss(PairLoss):
 
 
 def _pairs(labels: Tensor, reference_labels: Tensor | None, rows: Tensor) -> Pairs:
-    """All pairs of ``rows`` ``(B, D)``; a batch against itself leaves out the diagonal of both masks."""
+    """All pairs of ``rows`` ``(B, D)`` among themselves or with references."""
+    return Pairs(lambda: find_pairs(labels, reference_labels, rows.dtype), labels, rows.shape[1], len(labels))
+
+
+def find_pairs(
+    labels: Tensor, reference_labels: Tensor | None = None, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Positive and negative pairs ``(B, R)``, as ones and zeros of ``dtype`` where these are quicker.
+
+    A batch against itself leaves out the diagonal of both.
+
+    >>> positive, negative = find_pairs(torch.tensor([7, 5, 7]))
+    >>> positive
+    tensor([[0., 0., 1.],
+            [0., 0., 0.],
+            [1., 0., 0.]])
+    """
     others = labels if reference_labels is None else reference_labels
     if labels.dim() == 2:
         same = (labels.float() @ others.float().T) > 0
         if reference_labels is None:
             same.fill_diagonal_(True)  # even of an image without any label
-    elif _are_exact(labels, rows.dtype) and (others is labels or _are_exact(others, rows.dtype)):
-        numbers = labels.to(rows.dtype)
-        same = rows.new_empty(len(labels), len(others))
-        torch.eq(numbers.unsqueeze(1), numbers if others is labels else others.to(rows.dtype), out=same)
+    elif _are_exact(labels, dtype) and (others is labels or _are_exact(others, dtype)):
+        numbers = labels.to(dtype)
+        same = numbers.new_empty(len(labels), len(others))
+        torch.eq(numbers.unsqueeze(1), numbers if others is labels else others.to(dtype), out=same)
     else:
         same = labels.unsqueeze(1) == others
     negative = ~same if same.dtype == torch.bool else 1 - same
     if reference_labels is None:
         same.fill_diagonal_(0)
-    return Pairs(same, negative, labels, rows.shape[1], len(labels))
+    return same, negative
 
 
 def _are_exact(labels: Tensor, dtype: torch.dtype) -> bool:
@@ -283,11 +295,15 @@ def _are_exact(labels: Tensor, dtype: torch.dtype) -> bool:
 
 def _everybody(left: Side, right: Side, pairs: Pairs) -> tuple[Side, None, Pairs]:
     """B anchors and R references as one batch of B + R, in which references are no anchors."""
-    anchors, others = pairs.positive.shape
-    padding = (anchors, 0, 0, others)
+    anchors, others = len(left.rows), len(right.rows)
     norms = None
     if left.norms is not None and right.norms is not None:
         norms = torch.cat([left.norms, right.norms])
-    positive, negative = (nn.functional.pad(mask, padding) for mask in pairs.masks)
+
+    def find() -> tuple[Tensor, Tensor]:
+        padding = (anchors, 0, 0, others)
+        positive, negative = (nn.functional.pad(mask, padding) for mask in (pairs.positive, pairs.negative))
+        return positive, negative
+
     everybody = Side(torch.cat([left.rows, right.rows]), norms)
-    return everybody, None, Pairs(positive, negative, pairs.labels, pairs.embedding_dim, anchors)
+    return everybody, None, Pairs(find, pairs.labels, pairs.embedding_dim, anchors)

@@ -74,24 +74,17 @@ def refuse_second_derivative() -> None:
 def inverse_of(norms: Tensor) -> Tensor:
     """What rows of these lengths are multiplied by; 0 for a zero vector, which has no direction.
 
-    So it stays zero and receives no gradient, instead of one of 1/ε.
+    So it stays zero and receives no gradient, instead of one of 1/ε. Zero is what is so short that its square
+    is no number any more.
     """
-    return norms.reciprocal().nan_to_num_(posinf=0.0)
-
-
-def units_of(rows: Tensor | None, norms: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Rows of length 1 and what they were multiplied by; the rows as they are where no norms are given."""
-    if rows is None or norms is None:
-        return rows, None
-    inverse = inverse_of(norms)
-    return rows * inverse, inverse
+    return torch.threshold(norms, sqrt(torch.finfo(norms.dtype).tiny), inf).reciprocal_()
 
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        units, inverse = units_of(rows, lengths(rows))
-        assert units is not None
+        inverse = inverse_of(lengths(rows))
+        units = rows * inverse
         ctx.save_for_backward(units, inverse)
         return units
 
@@ -116,89 +109,105 @@ def normalise(rows: Tensor) -> Tensor:
     return units
 
 
-class _ThroughSimilarities(torch.autograd.Function):
-    """The weights carried back to both sides.
+class _AmongRows(torch.autograd.Function):
+    """Rows compared with each other.
 
     The gradient of a unit vector z_i is ``G_i = Σ_j W_ij z_j``, and its part along z_i, which normalisation
-    takes away, is ``Σ_j W_ij S_ij``: B × R numbers tell it, without another look at B × D.
+    takes away, is ``Σ_j W_ij S_ij``: B × B numbers tell it, and in the diagonal of W it costs nothing.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        measure: Measure,
-        *sides_and_parameters: Tensor | None,
-    ) -> Tensor:
-        left, left_inverse = units_of(*sides_and_parameters[:2])
-        right, right_inverse = units_of(*sides_and_parameters[2:4])
-        assert left is not None
-        S = left @ (left if right is None else right).mT
+    def forward(ctx: Any, measure: Measure, rows: Tensor, norms: Tensor | None, *_: Tensor) -> Tensor:
+        inverse = None if norms is None else inverse_of(norms)
+        units = rows if inverse is None else rows * inverse
+        S = units @ units.mT
+        value, weights, parameter_gradients, symmetric = measure(S, True)
+        assert weights is not None
+        if inverse is not None:
+            along, share = S.mul_(weights).sum(dim=-1), 1.0
+            if not symmetric:
+                along, share = along.add_(S.sum(dim=-2)), 0.5
+            weights.diagonal(dim1=-2, dim2=-1).sub_(along, alpha=share)
+        ctx.symmetric = symmetric
+        ctx.save_for_backward(units, inverse, weights, *parameter_gradients)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        units, inverse, weights, *to_parameters = ctx.saved_tensors
+        with full_precision(units):
+            # Each row is an anchor and somebody's reference.
+            scale = 2 * gradient if ctx.symmetric else gradient
+            to_rows = (weights if ctx.symmetric else _plus_transpose(weights)) @ units
+            to_rows.mul_(scale if inverse is None else inverse * scale)
+        return None, to_rows, None, *(gradient * own for own in to_parameters)
+
+
+class _BetweenRows(torch.autograd.Function):
+    """Rows compared with others.
+
+    Inner products are divided by the lengths, and weights as well, instead of the rows themselves: B × R
+    numbers, of which there are fewer as long as the batch is not much larger than the dimension.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, measure: Measure, *sides_and_parameters: Tensor) -> Tensor:
+        left, left_norms, right, right_norms, *_ = sides_and_parameters
+        by_row = None if left_norms is None else inverse_of(left_norms)
+        by_column = None if right_norms is None else inverse_of(right_norms).mT
+        inverses = [inverse for inverse in (by_row, by_column) if inverse is not None]
+        S = left @ right.mT
+        for inverse in inverses:
+            S.mul_(inverse)
         measured = measure(S, True)
         weights = measured.weights
         assert weights is not None
-        left_radial = right_radial = None
-        if left_inverse is not None or right_inverse is not None:
-            radial = S.mul_(weights)
-            if right is None:
-                # As a part of the weights' diagonal it costs nothing.
-                along, share = radial.sum(dim=-1), 1.0
-                if not measured.symmetric:
-                    along, share = along.add_(radial.sum(dim=-2)), 0.5
-                weights.diagonal(dim1=-2, dim2=-1).sub_(along, alpha=share)
-            else:
-                left_radial = None if left_inverse is None else radial.sum(dim=-1, keepdim=True)
-                right_radial = None if right_inverse is None else radial.sum(dim=-2).unsqueeze(-1)
-        ctx.symmetric = measured.symmetric
-        ctx.save_for_backward(
-            left,
-            left_inverse,
-            left_radial,
-            right,
-            right_inverse,
-            right_radial,
-            weights,
-            *measured.parameter_gradients,
-        )
+        if inverses:
+            S.mul_(weights)
+        along_left = None if by_row is None else S.sum(dim=-1, keepdim=True).mul_(by_row.square())
+        along_right = None if by_column is None else S.sum(dim=-2, keepdim=True).mul_(by_column.square())
+        for inverse in inverses:
+            weights.mul_(inverse)
+        ctx.save_for_backward(left, right, weights, along_left, along_right, *measured.parameter_gradients)
         return measured.value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        left, left_inverse, left_radial, right, right_inverse, right_radial, weights, *to_parameters = (
-            ctx.saved_tensors
-        )
+        left, right, weights, along_left, along_right, *to_parameters = ctx.saved_tensors
         to_left = to_right = None
         with full_precision(left):
-            if right is None:
-                # Each row is an anchor and somebody's reference.
-                both = weights if ctx.symmetric else _plus_transpose(weights)
-                twice = 2 * gradient if ctx.symmetric else gradient
-                to_left = (both @ left).mul_(twice if left_inverse is None else left_inverse * twice)
-            elif ctx.needs_input_grad[1]:
-                to_left = _through_units_(weights @ right, left, left_inverse, left_radial, gradient)
-            if right is not None and ctx.needs_input_grad[3]:
-                to_right = _through_units_(weights.mT @ left, right, right_inverse, right_radial, gradient)
+            weights = weights * gradient
+            if ctx.needs_input_grad[1]:
+                to_left = weights @ right
+                if along_left is not None:
+                    to_left.addcmul_(left, along_left * gradient, value=-1)
+            if ctx.needs_input_grad[3]:
+                to_right = weights.mT @ left
+                if along_right is not None:
+                    to_right.addcmul_(right, along_right.mT * gradient, value=-1)
         return None, to_left, None, to_right, None, *(gradient * own for own in to_parameters)
 
 
-def _through_units_(
-    towards: Tensor, units: Tensor, inverse: Tensor | None, radial: Tensor | None, scale: Tensor
-) -> Tensor:
-    """The gradient of the raw rows from that of their units, times ``scale``, in place."""
-    if inverse is None or radial is None:
-        return towards.mul_(scale)
-    return towards.addcmul_(units, radial, value=-1).mul_(inverse * scale)
-
-
-_SMALL = 1 << 17
-"""Entries of a matrix that a processor's cache holds, however they are strided."""
+_TILE = 256
+"""Rows and columns of a tile that a processor's cache holds, however it is strided."""
 
 
 def _plus_transpose(weights: Tensor) -> Tensor:
-    """``W + Wᵀ``; beyond the cache, copying the transpose first is quicker than adding across strides."""
-    if weights.numel() <= _SMALL:
+    """``W + Wᵀ``, tile by tile: across the strides of a large matrix every entry would be a cache miss."""
+    size = weights.shape[-1]
+    if size <= _TILE or not weights.is_cpu or weights.dim() > 2:
         return weights + weights.mT
-    return weights.mT.contiguous().add_(weights)
+    both = torch.empty_like(weights)
+    starts = range(0, size, _TILE)
+    for rows, columns in (
+        (slice(i, i + _TILE), slice(j, j + _TILE)) for i in starts for j in starts if j >= i
+    ):
+        torch.add(weights[rows, columns], weights[columns, rows].mT, out=both[rows, columns])
+        if rows != columns:
+            both[columns, rows] = both[rows, columns].mT
+    return both
 
 
 def through_similarities(
@@ -212,15 +221,16 @@ def through_similarities(
         right: ``(..., R, D)``, or ``None`` to compare ``left`` with itself.
         parameters: learnable parameters that the value depends on, in the order of ``parameter_gradients``.
     """
-    sides = (*left, *(right or (None, None)))
+    sides = left if right is None else (*left, *right)
     inputs = (*sides, *parameters)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs):
-        value: Tensor = _ThroughSimilarities.apply(measure, *inputs)  # type: ignore[no-untyped-call]
+        node = _AmongRows if right is None else _BetweenRows
+        value: Tensor = node.apply(measure, *inputs)  # type: ignore[no-untyped-call]
         return value
-    rows, _ = units_of(*left)
-    others, _ = units_of(*(right or left))
-    assert rows is not None
-    assert others is not None
+    rows, others = (
+        side.rows if side.norms is None else side.rows * inverse_of(side.norms)
+        for side in (left, right or left)
+    )
     return measure(rows @ others.mT, False).value
 
 

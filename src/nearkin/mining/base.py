@@ -74,11 +74,13 @@ def as_masks(mined: Mined, shape: torch.Size) -> Masks:
 
 
 def as_float(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask as ones and zeros of the dtype of ``like``.
+    """A mask, boolean or of ones and zeros, as ones and zeros of the dtype of ``like``.
 
     >>> as_float(torch.tensor([True, False]), torch.zeros(2))
     tensor([1., 0.])
     """
+    if mask.dtype != torch.bool:
+        return mask.to(like.dtype)
     return mask.view(torch.uint8).to(like.dtype)  # torch converts bytes five times faster than booleans
 
 

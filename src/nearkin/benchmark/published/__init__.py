@@ -1,7 +1,8 @@
 """Results that others published, as data with their source.
 
-``published("thesis")`` is what Table 11 of the thesis ranks; :func:`figures_for` finds what was reported for
-the configuration of a run. The folder's README.md names every file's source and its known slips.
+``published("thesis")`` is what Table 11 of the thesis ranks, ``published("papers")`` what the papers of the
+losses report; :func:`figures_for` finds what was reported for the configuration of a run. The folder's README
+names every file's source and its known slips.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from nearkin.benchmark.standings import PublishedFigure, RankRow
 from nearkin.registry import nearest_name
 
 BEST_ON_TEST = "standard_best_on_test"
+AS_PUBLISHED = "as_published"
+"""In the place of a protocol: papers train and select each in their own way."""
 
 _TOURNAMENT = ("Table 6", "Table 7", "Table 8")
 _OWN_LOSS = ("Table 17", "Table 18", "Table 19")
@@ -28,11 +31,12 @@ def names() -> dict[str, str]:
     """The published results that can be ranked, each with what it holds.
 
     >>> list(names())
-    ['thesis', 'thesis_all']
+    ['thesis', 'thesis_all', 'papers']
     """
     return {
         "thesis": "Tables 6 to 8 of the thesis (Psomas, 2020): CUB, 3 networks × 4 embedding sizes",
         "thesis_all": "all of the thesis's experiments: CUB and Cars with 3 networks, SOP with one",
+        "papers": "what the papers of the losses report, each on its own terms: CUB, Cars, SOP and In-Shop",
     }
 
 
@@ -45,12 +49,6 @@ def published(name: str) -> list[Outcome]:
     """
     if name not in names():
         raise ValueError(f"unknown published results {name!r}: {nearest_name(name, list(names()))}")
-    figures = _read("thesis_recall.csv")
-    wanted = (
-        [figure for figure in figures if figure.source.endswith(_TOURNAMENT)]
-        if name == "thesis"
-        else [figure for figure in figures if not figure.source.endswith(_OWN_LOSS)]
-    )
     return [
         Outcome(
             experiment=figure.experiment,
@@ -60,7 +58,7 @@ def published(name: str) -> list[Outcome]:
             source=figure.source,
             description=figure.note,
         )
-        for figure in wanted
+        for figure in _ranked(name)
     ]
 
 
@@ -70,7 +68,7 @@ def figures_for(experiment: Experiment, contender: str) -> list[PublishedFigure]
     >>> experiment = Experiment("cub200", "bninception", 512, "fixed_validation")
     >>> [(figure.source, figure.scores["recall_at_1"]) for figure in figures_for(experiment, "soft_triple")]
     [('Psomas, 2020, Table 7', 0.6676), ('Psomas, 2020, Table 16', 0.6612),
-     ('Qian et al., 2019, ICCV, as quoted in section 4.1.2 of the thesis', 0.654)]
+     ('Qian et al., 2019, ICCV', 0.654)]
     """
     same = (experiment.dataset, _plain_network(experiment.network), experiment.embedding_dim)
     figures = [
@@ -107,6 +105,24 @@ def slips_in_table_11(rows: Iterable[RankRow]) -> list[str]:
     return slips
 
 
+def _ranked(name: str) -> list[PublishedFigure]:
+    """The figures that compete under a name."""
+    if name == "papers":
+        return _first_of_each(_read("papers_recall.csv"))
+    figures = _read("thesis_recall.csv")
+    if name == "thesis":
+        return [figure for figure in figures if figure.source.endswith(_TOURNAMENT)]
+    return [figure for figure in figures if not figure.source.endswith(_OWN_LOSS)]
+
+
+def _first_of_each(figures: Iterable[PublishedFigure]) -> list[PublishedFigure]:
+    """One figure per loss and experiment: where a paper has several, the file has its usual terms first."""
+    first: dict[tuple[Experiment, str], PublishedFigure] = {}
+    for figure in figures:
+        first.setdefault((figure.experiment, figure.contender), figure)
+    return list(first.values())
+
+
 def _plain_network(name: str) -> str:
     """A network's name wherever it comes from: ``timm:resnet50`` is a ``resnet50``."""
     return name.removeprefix("timm:")
@@ -123,18 +139,25 @@ def _read(name: str) -> tuple[PublishedFigure, ...]:
 
 
 def _figure(columns: dict[str, str], scores: dict[str, float]) -> PublishedFigure:
-    falls = any(after < before for before, after in pairwise(scores.values()))
+    from_paper = "source" in columns
+    notes = [
+        "a slip in print: Recall@k falls as k grows"
+        if any(after < before for before, after in pairwise(scores.values()))
+        else "",
+        columns.get("note", ""),
+        f"read in {columns['read_in']}" if from_paper else "",
+    ]
     return PublishedFigure(
-        source=columns["source"] if "source" in columns else f"Psomas, 2020, Table {columns['table']}",
+        source=columns["source"] if from_paper else f"Psomas, 2020, Table {columns['table']}",
         contender=columns["loss"],
         experiment=Experiment(
             dataset=columns["dataset"],
             network=columns["network"],
             embedding_dim=int(columns["embedding_dim"]),
-            protocol=columns.get("protocol", BEST_ON_TEST),
+            protocol=columns.get("protocol", AS_PUBLISHED if from_paper else BEST_ON_TEST),
         ),
         scores=scores,
-        note="a slip in print: Recall@k falls as k grows" if falls else columns.get("note", ""),
+        note=", ".join(filter(None, notes)),
     )
 
 

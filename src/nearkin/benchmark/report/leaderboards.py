@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from nearkin.benchmark.report.charts import Axis, Dot, DotChart, DotRow, axis_for
 from nearkin.benchmark.report.tables import Cell, Column, Link, Row, Table
 from nearkin.benchmark.report.wording import (
+    CHOSEN_ON_TEST,
     Links,
     experiment_name,
     in_common,
@@ -17,7 +18,7 @@ from nearkin.benchmark.report.wording import (
     score_name,
     signed,
 )
-from nearkin.benchmark.standings import Leaderboard, Place, Standings
+from nearkin.benchmark.standings import Leaderboard, Place, PublishedFigure, Standings
 
 _PUBLISHED_SERIES = 1
 _ONLY_BY_RUN = {"mean_reciprocal_rank", "r_precision"}  # a leaderboard has room for the field's usual scores
@@ -32,6 +33,7 @@ class Board:
     leader: str
     chart: DotChart
     table: Table
+    published: Table | None
     lead: Table | None
     notes: list[str]
 
@@ -54,6 +56,7 @@ def _board(board: Leaderboard, number: int, metric: str, links: Links, without: 
         leader=_leader(board, metric),
         chart=_chart(board, metric, links, name),
         table=_table(board, number, metric, links),
+        published=_published(board, number, metric, links),
         lead=_lead(board, number, metric, links),
         notes=[labelled(note) for note in board.notes],
     )
@@ -153,7 +156,9 @@ def _table(board: Leaderboard, number: int, metric: str, links: Links) -> Table:
             Column("seeds", numeric=True),
         ]
     if published:
-        columns.append(Column("published %", numeric=True, hint="the same score as others reported it"))
+        columns.append(
+            Column("published %", numeric=True, hint="lowest to highest that others reported, sources below")
+        )
     columns += [Column(f"{score_name(name)} %", numeric=True) for name in scores[1:]]
     rows = []
     for place in board.places:
@@ -186,8 +191,10 @@ def _rank_cell(place: Place) -> Cell:
 
 
 def _name_cell(place: Place, links: Links) -> Cell:
-    described = next((outcome.description for outcome in place.outcomes if outcome.description), "")
-    return Cell(place.contender, target=links.place(place), note=described)
+    first = place.outcomes[0]
+    about = [first.source] if place.kind == "published" else []
+    about += [outcome.description for outcome in place.outcomes if outcome.description][:1]
+    return Cell(place.contender, target=links.place(place), note=": ".join(about))
 
 
 def _score_cell(place: Place, metric: str, links: Links, best: float | None) -> Cell:
@@ -214,15 +221,51 @@ def _interval_cell(place: Place) -> Cell:
 
 
 def _published_cell(place: Place, metric: str) -> Cell:
-    figures = [figure for figure in place.published if metric in figure.scores]
-    if not figures:
+    found = sorted(figure.scores[metric] for figure in place.published if metric in figure.scores)
+    if not found:
         return Cell("")
-    notes = [f"{figure.source}{f': {figure.note}' if figure.note else ''}" for figure in figures]
-    return Cell(
-        ", ".join(percent(figure.scores[metric], 2) for figure in figures),
-        100 * figures[0].scores[metric],
-        note="; ".join(notes),
+    ends = dict.fromkeys(percent(value, 2) for value in (found[0], found[-1]))
+    return Cell("–".join(ends), 100 * found[-1])
+
+
+def _published(board: Leaderboard, number: int, metric: str, links: Links) -> Table | None:
+    """Every score beside every figure that others reported for the same configuration."""
+    rows = []
+    for place in board.places:
+        ours = place.scores[metric]
+        for figure in place.published:
+            if metric not in figure.scores:
+                continue
+            theirs = figure.scores[metric]
+            cells = [
+                Cell(place.contender, target=links.place(place)),
+                Cell(percent(ours, 2), 100 * ours),
+                Cell(percent(theirs, 2), 100 * theirs),
+                Cell(signed(ours - theirs), 100 * (ours - theirs)),
+                Cell(figure.source),
+                Cell(_terms(figure)),
+            ]
+            rows.append(Row(cells, row_kind(place)))
+    if not rows:
+        return None
+    columns = [
+        Column("loss"),
+        Column(f"{score_name(metric)} here %", numeric=True),
+        Column("published %", numeric=True),
+        Column("difference, points", numeric=True),
+        Column("reported by"),
+        Column("terms"),
+    ]
+    caption = (
+        f"{score_name(metric)} beside what others reported for the same loss, data set, network and size"
     )
+    return Table(f"published_{number}", caption, columns, rows)
+
+
+def _terms(figure: PublishedFigure) -> str:
+    """What to know about a figure before comparing with it."""
+    chosen = "epoch chosen on test" if figure.experiment.protocol == CHOSEN_ON_TEST else ""
+    return ", ".join(filter(None, (chosen, figure.note)))
 
 
 def _lead(board: Leaderboard, number: int, metric: str, links: Links) -> Table | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nearkin.benchmark.report.charts import RankDiagram, rank_diagram
+from nearkin.benchmark.diagram import RankDiagram, rank_diagram
 from nearkin.benchmark.report.tables import Cell, Column, Row, Table
 from nearkin.benchmark.report.wording import Links, count, experiment_name, in_common, labelled
 from nearkin.benchmark.standings import Standings
@@ -36,6 +36,7 @@ class Rankings:
     table: Table | None
     per_experiment: Table | None
     diagram: RankDiagram | None
+    targets: dict[str, str]
     matrix: Matrix | None
     records: Table | None
     notes: list[str]
@@ -47,7 +48,8 @@ def rankings(standings: Standings, links: Links) -> Rankings:
     return Rankings(
         table=_table(standings, links),
         per_experiment=_per_experiment(standings, links),
-        diagram=_diagram(standings, links),
+        diagram=None if standings.nemenyi is None else rank_diagram(standings.ranking, standings.nemenyi),
+        targets={row.contender: links.contender(row.contender) for row in standings.ranking.rows},
         matrix=matrix,
         records=None if matrix is None else _records(standings, matrix),
         notes=[labelled(note) for note in standings.test_notes],
@@ -105,14 +107,6 @@ def _per_experiment(standings: Standings, links: Links) -> Table | None:
             )
         rows.append(Row(cells))
     return Table("ranks_per_experiment", "Rank in each experiment", columns, rows)
-
-
-def _diagram(standings: Standings, links: Links) -> RankDiagram | None:
-    if standings.nemenyi is None:
-        return None
-    averages = {row.contender: row.average for row in standings.ranking.rows}
-    targets = {name: links.contender(name) for name in averages}
-    return rank_diagram(averages, targets, standings.nemenyi.groups, standings.nemenyi.critical_difference)
 
 
 def _matrix(standings: Standings) -> Matrix | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearkin.benchmark.report.wording import (
@@ -30,7 +32,9 @@ class Summary:
 
 def summarise(standings: Standings) -> Summary:
     """Say in words what the standings hold."""
-    if len(standings.ranking.experiments) > 1:
+    if len(standings.leaderboards) > 1 and not standings.ranking.rows:
+        headline, paragraphs = _no_common_loss(standings.leaderboards)
+    elif len(standings.ranking.experiments) > 1:
         headline, paragraphs = _over_experiments(standings)
     else:
         headline, paragraphs = _one_experiment(standings.leaderboards[0], standings.metric)
@@ -122,6 +126,18 @@ def _over_experiments(standings: Standings) -> tuple[str, list[str]]:
     else:
         headline = f"{leader.contender} ranks best on average, but cannot be told from {listed(tied, 2)}."
     return headline, [" ".join(sentences), _tests(standings, tied)]
+
+
+def _no_common_loss(boards: Sequence[Leaderboard]) -> tuple[str, list[str]]:
+    compared = [board for board in boards if len(_ranked(board)) > 1]
+    if not compared:
+        return "No experiment has two losses to compare.", []
+    firsts = Counter(_ranked(board)[0].contender for board in compared)
+    wins = listed([f"{name} in {number}" for name, number in firsts.most_common()])
+    return (
+        "No loss took part in all experiments, so nobody leads over them.",
+        [f"{len(compared)} of {len(boards)} experiments compare two or more losses. First is {wins}."],
+    )
 
 
 def _tests(standings: Standings, tied: list[str] | None) -> str:

@@ -108,7 +108,7 @@ class Table:
                 )
 
     def to_csv(self) -> str:
-        r"""Values at full precision, where there are any, under a line of titles.
+        r"""Values with all their digits, where there are any, under a line of titles.
 
         >>> columns = [Column("loss"), Column("recall", numeric=True)]
         >>> Table("t", "", columns, [Row([Cell("nca"), Cell("1.0", 1)])]).to_csv()
@@ -117,7 +117,7 @@ class Table:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.title for column in self.columns])
-        writer.writerows([[cell.sort for cell in row.cells] for row in self.rows])
+        writer.writerows([[_csv_cell(cell) for cell in row.cells] for row in self.rows])
         return text.getvalue()
 
     def to_markdown(self) -> str:
@@ -165,6 +165,11 @@ def _markdown_cell(cell: Cell) -> str:
     text = markdown(cell.text)
     text = f"**{text}**" if cell.best else text
     return f"[{text}](<{cell.target}>)" if cell.target else text
+
+
+def _csv_cell(cell: Cell) -> float | str:
+    """Without what only round-off makes of a value: 100 · 0.291 is 29.1, not 29.099999999999998."""
+    return round(cell.sort, 10) if isinstance(cell.sort, float) else cell.sort
 
 
 def _latex(text: str) -> str:

@@ -23,6 +23,7 @@ _PROTOCOLS = {
     "fixed_validation": "the epoch was chosen on validation classes, and the test classes were opened once",
     "cross_validation": "the epoch was chosen by cross-validation over training classes",
     "standard": "all training classes were learnt from, and the last epoch was tested",
+    "as_published": "every paper trained and selected in its own way",
 }
 
 CHOSEN_ON_TEST = "standard_best_on_test"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -23,6 +24,8 @@ from nearkin.benchmark.report.wording import Links, count, listed
 from nearkin.benchmark.standings import Standings
 from nearkin.training import Observer
 
+_MADE_BY_US = '<meta name="generator" content="nearkin '
+_LINKED_TABLE = re.compile(r'<a href="tables/(\w+\.(?:csv|tex))">')
 _TEMPLATES = resources.files("nearkin.benchmark.report") / "templates"
 
 
@@ -53,6 +56,7 @@ class Contents:
         """All that is written as CSV and LaTeX."""
         found = [
             *(board.table for board in self.boards),
+            *(board.published for board in self.boards),
             *(board.lead for board in self.boards),
             self.rankings.table,
             self.rankings.per_experiment,
@@ -75,9 +79,10 @@ def write_report(
     """Write ``report.html``, ``report.md`` and ``tables/`` (CSV and LaTeX) into a folder.
 
     The page needs no network and no other file; its links lead to the run directories by their place relative
-    to the folder. With pictures, the best and the worst network of each data set are run over the test images
-    once more, and the best one's ``evaluation.json`` is made if it is not there; where images or networks are
-    missing the page says so.
+    to the folder. Tables that an earlier report wrote there and this one does not have are deleted. With
+    pictures, the best and the worst network of each data set are run over the test images once more, and the
+    best one's ``evaluation.json`` is made if it is not there; where images or networks are missing the page
+    says so.
 
     Args:
         standings: From :func:`nearkin.benchmark.rank_outcomes`.
@@ -92,14 +97,24 @@ def write_report(
     observer = observer or Observer()
     contents = _contents(standings, folder, pictures, observer)
     environment = _environment()
-    for table in contents.tables:
-        write_text(folder / "tables" / f"{table.name}.csv", table.to_csv())
-        write_text(folder / "tables" / f"{table.name}.tex", table.to_latex())
-    write_text(folder / "report.md", environment.get_template("report.md.j2").render(report=contents))
     page = folder / "report.html"
+    before = _tables_of(page)
+    files = {f"{table.name}.csv": table.to_csv() for table in contents.tables}
+    files |= {f"{table.name}.tex": table.to_latex() for table in contents.tables}
+    for name, text in files.items():
+        write_text(folder / "tables" / name, text)
+    write_text(folder / "report.md", environment.get_template("report.md.j2").render(report=contents))
     write_text(page, environment.get_template("report.html.j2").render(report=contents))
+    for name in before.difference(files):
+        (folder / "tables" / name).unlink(missing_ok=True)
     observer.end()
     return page
+
+
+def _tables_of(page: Path) -> set[str]:
+    """The files that an earlier report, if there is one, wrote beside its page, which links them all."""
+    text = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
+    return set(_LINKED_TABLE.findall(text)) if _MADE_BY_US in text else set()
 
 
 def _environment() -> Environment:
