@@ -120,9 +120,10 @@ class _Execution:
         except (RunError, OSError) as error:  # of its directory or process: the others have theirs
             self._fail(progress, " ".join(str(error).split()))
             return
-        progress.state = "waiting" if started else "elsewhere"
-        if not started:
-            self._open.append(progress)
+        if started:
+            progress.state = "waiting"
+        else:
+            self._leave(progress)
 
     def _take_note(self, event: Event) -> None:
         progress = self._board.of(event.run)
@@ -133,13 +134,17 @@ class _Execution:
             self._write_log("finished", progress)
             self._observer.ended(self._board, progress)
         elif event.kind == "taken":
-            progress.state = "elsewhere"
-            self._open.append(progress)
+            self._leave(progress)
         elif event.kind == "lost":
             progress.state = "waiting"
             self._write_log("lost", progress, event.reason)
         else:
             self._fail(progress, event.reason or "it ended without a result")
+
+    def _leave(self, progress: RunProgress) -> None:
+        """Another process has the run: ask again later."""
+        progress.leave()
+        self._open.append(progress)
 
     def _fail(self, progress: RunProgress, reason: str) -> None:
         progress.fail(reason)
