@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nearkin.atomic import atomic_path, write_json, write_text
+from nearkin.atomic import atomic_path, is_unfinished, remove_unfinished, write_json, write_text
 
 
 def test_the_file_appears_whole(tmp_path):
@@ -24,6 +24,19 @@ def test_a_failure_leaves_the_old_file(tmp_path):
         raise RuntimeError("disk")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_a_killed_process_was_writing_can_be_told_and_removed(tmp_path):
+    keep = tmp_path / ".unfinished"
+    keep.write_text("")
+    with atomic_path(tmp_path / "deep" / "file.txt") as temporary:
+        assert is_unfinished(temporary)
+        assert temporary.suffix == ".txt"
+        remove_unfinished(tmp_path)
+        assert not temporary.exists()
+        temporary.write_text("again")
+    assert not is_unfinished(tmp_path / "deep" / "file.txt")
+    assert keep.exists()
 
 
 def test_json_refuses_nan_and_keeps_the_old_file(tmp_path):

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+_UNFINISHED = ".unfinished-"
+
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -19,7 +21,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{_UNFINISHED}{path.stem}-", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -36,6 +38,17 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether this is what :func:`atomic_path` has not moved into its place, or never will."""
+    return path.name.startswith(_UNFINISHED)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes were writing, in a folder that nobody else writes to."""
+    for leftover in folder.rglob(f"{_UNFINISHED}*"):
+        leftover.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

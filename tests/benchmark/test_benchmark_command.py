@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+import signal
 import sys
 
 import pytest
@@ -94,13 +95,18 @@ def test_a_mistake_is_one_line(arguments, message, nearkin, plan_file):
     assert re.search(message, err)
 
 
-def test_ctrl_c_says_how_to_go_on(nearkin, plan_file, tmp_path, monkeypatch):
-    def interrupted(*_: object) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(InProcess, "start", interrupted)
-    code, _, err = nearkin("benchmark", plan_file, "-o", tmp_path / "out")
-    assert (code, err) == (130, "stopped; the same command goes on from the last checkpoints\n")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_termination_stop_the_workers_and_say_how_to_go_on(
+    number, code, nearkin, plan_file, tmp_path, monkeypatch
+):
+    stopped = []
+    monkeypatch.setattr(InProcess, "start", lambda *_: signal.raise_signal(number))
+    monkeypatch.setattr(InProcess, "stop", lambda _: stopped.append(True))
+    before = signal.getsignal(number)
+    told = "stopped; the same command goes on from the last checkpoints\n"
+    assert nearkin("benchmark", plan_file, "-o", tmp_path / "out") == (code, "", told)
+    assert stopped == [True]
+    assert signal.getsignal(number) is before
 
 
 def test_the_live_table_shows_who_is_how_far_and_the_time_left(glyphs_root, tmp_path, monkeypatch):

@@ -58,6 +58,45 @@ def test_a_folder_is_brought_there_and_unfinished_runs_are_brought_back(memory):
         assert sorted(found) == ["done/result.json", "open/checkpoint/step-2"]
 
 
+def test_a_copy_that_is_broken_off_goes_on_and_is_a_run_at_every_moment(memory, monkeypatch):
+    monkeypatch.setattr("nearkin.benchmark.mirror._PUSH_EVERY", -1)
+    put_file, arrived = type(memory).put_file, []
+
+    def put_three(_: object, source: str, target: str) -> None:
+        if len(arrived) == 3:
+            raise TimeoutError("no route to the bucket")
+        arrived.append(target)
+        put_file(memory, source, target)
+
+    monkeypatch.setattr(type(memory), "put_file", put_three)
+    run = "/bucket/runs/run"
+    with mirrored("memory://bucket/runs", ["run"]) as mirror:
+        (mirror.local / "run" / "checkpoint").mkdir(parents=True)
+        for file in ("checkpoint/step-1", "checkpoint/step-2", "recipe.toml", "result.json", "test_queries"):
+            (mirror.local / "run" / file).write_text("whole")
+        with pytest.warns(UserWarning, match="cannot write to memory://bucket/runs now .no route"):
+            mirror.push_now_and_then()
+        assert arrived == [f"{run}/recipe.toml", f"{run}/checkpoint/step-1", f"{run}/checkpoint/step-2"]
+        arrived.clear()
+        mirror.push_now_and_then()
+        assert arrived == [f"{run}/test_queries", f"{run}/result.json"]
+
+
+def test_what_cannot_be_brought_in_the_end_is_kept(memory, monkeypatch):
+    def no_route(*_: object) -> None:
+        raise TimeoutError("no route to the bucket")
+
+    monkeypatch.setattr(type(memory), "put_file", no_route)
+    with (
+        pytest.raises(OSError, match="no route to the bucket.: all is kept in") as kept,
+        mirrored("memory://bucket/runs", []) as mirror,
+    ):
+        (mirror.local / "result.json").write_text("{}")
+    assert str(kept.value).endswith(str(mirror.local))
+    assert (mirror.local / "result.json").read_text() == "{}"
+    shutil.rmtree(mirror.local)
+
+
 def test_a_plan_is_executed_into_an_address(memory, glyphs_root, tmp_path, monkeypatch):
     workforce = InProcess()
     monkeypatch.setattr(execution, "_PAUSE", 0)

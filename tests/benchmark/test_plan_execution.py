@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
+import tomli_w
 from in_process import InProcess, tiny_plan
 from PIL import Image
 
+from nearkin.atomic import is_unfinished
 from nearkin.benchmark import execution
 from nearkin.benchmark.execution import execute_plan
 from nearkin.benchmark.plan import Plan
@@ -119,6 +123,24 @@ def test_a_failed_run_stops_nobody_and_is_tried_again(
     assert events == ["begun", "failed", "begun", "finished"]
 
 
+def test_a_run_that_cannot_even_begin_stops_nobody(workforce, glyphs_root, tmp_path):
+    plan = Plan.parse(tiny_plan(glyphs_root))
+    start, blocked = workforce.start, plan.runs()[0].name
+
+    def start_unless_blocked(run: Run) -> bool:
+        if run.path.name == blocked:
+            raise OSError("cannot allocate memory")
+        return start(run)
+
+    workforce.start = start_unless_blocked
+    board = execute_plan(plan, tmp_path)
+    assert [(progress.state, progress.reason) for progress in board.runs] == [
+        ("failed", "cannot allocate memory"),
+        ("done", ""),
+    ]
+    assert history(tmp_path)[0] == ("failed", blocked)
+
+
 def test_another_recipe_in_the_folder_is_refused_before_anything_runs(workforce, glyphs_root, tmp_path):
     execute_plan(Plan.parse(tiny_plan(glyphs_root)), tmp_path)
     changed = tiny_plan(glyphs_root, losses=["triplet", "nca"])
@@ -134,11 +156,15 @@ def test_a_run_that_another_process_has_is_waited_for(workforce, glyphs_root, tm
     run = Run.open(tmp_path / theirs.name, theirs.recipe)
     lock = lock_of(run.path)
     lock.acquire()
+    half_written = run.path / ".unfinished-metrics-x1y2.jsonl"
+    half_written.write_text("")
+    assert is_unfinished(half_written)
 
     class OtherProcess(BoardObserver):
         def look(self, board: Board) -> None:
             if len(board.in_state("done")) == 1 and lock.is_locked:
                 assert board.runs[0].state == "elsewhere"
+                assert half_written.exists()
                 run.write_result({"test": {"recall_at_1": 0.5}})
                 lock.release()
 
@@ -185,27 +211,33 @@ def test_a_workers_lock_is_respected_and_threads_fit_the_cores(glyphs_root, tmp_
         LocalProcesses(0)
 
 
-_BENCHMARK = """
-import json, sys
-from nearkin.benchmark.execution import execute_plan
-from nearkin.benchmark.plan import Plan
-execute_plan(Plan.parse(json.loads(sys.argv[1])), sys.argv[2], jobs=2)
-"""
-
-
 def start_benchmark(plan: dict, folder: Path) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", _BENCHMARK, json.dumps(plan), str(folder)])
+    """The real command in a process of its own, as a shell would start it."""
+    file = folder.with_suffix(".toml")
+    file.write_text(tomli_w.dumps(plan))
+    return subprocess.Popen(
+        [sys.executable, "-m", "nearkin", "benchmark", str(file), "-o", str(folder), "-j", "2"],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  (no threads here)
+    )
 
 
 def epochs_written(folder: Path) -> int:
     return sum(path.read_text().count("\n") for path in folder.glob("*/metrics.jsonl"))
 
 
-def wait_until_nobody_trains(folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while any(is_taken(path.parent) for path in folder.glob("*/recipe.toml")):
-        assert time.monotonic() < deadline, "a worker outlived its benchmark"
+def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_until_gone(workers: list[psutil.Process]) -> None:
+    for _ in range(3000):  # looks, not seconds: a machine that stands still is no reason to fail
+        if not any(worker.is_running() for worker in workers):
+            return
         time.sleep(0.02)
+    pytest.fail("a worker outlived its benchmark")
 
 
 def test_a_killed_benchmark_leaves_nobody_behind_and_goes_on(glyphs_root, tmp_path):
@@ -215,9 +247,11 @@ def test_a_killed_benchmark_leaves_nobody_behind_and_goes_on(glyphs_root, tmp_pa
     while epochs_written(tmp_path / "killed") < 5:
         assert process.poll() is None
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
+    workers = workers_of(process)
+    process.kill()
     process.wait()
-    wait_until_nobody_trains(tmp_path / "killed")
+    assert len(workers) == 1
+    wait_until_gone(workers)
     assert results(tmp_path / "killed") == {}
     written = epochs_written(tmp_path / "killed")
     assert start_benchmark(plan, tmp_path / "killed").wait() == 0
@@ -226,28 +260,119 @@ def test_a_killed_benchmark_leaves_nobody_behind_and_goes_on(glyphs_root, tmp_pa
     assert begun[1]["epoch"] >= written - 2  # from its checkpoint, not from the start
 
 
+KILLS = (
+    *("starting", "starting"),
+    *("training", "training"),
+    *("writing a checkpoint", "writing a checkpoint"),
+    *("finishing a run", "finishing a run"),
+    "between two runs",
+    "after the death of a worker",
+)
+EXIT_CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
+
+
+class Reaper:
+    """Waits for a moment of a kind in a benchmark's life, seen in what it writes, and ends it then."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen, moments: random.Random) -> None:
+        self._folder, self._process, self._moments = folder, process, moments
+        self._began = time.time_ns()
+        self._epochs, self._results = epochs_written(folder), len(results(folder))
+        self.workers: list[psutil.Process] = []
+
+    def end(self, kind: str, number: signal.Signals) -> bool:
+        """Whether the benchmark was still alive when the moment came."""
+        if kind == "starting":
+            time.sleep(self._moments.uniform(0, 8))
+        elif kind == "training":
+            more = self._moments.randint(1, 6)
+            self._wait_for(lambda: epochs_written(self._folder) > self._epochs + more)
+            time.sleep(self._moments.uniform(0, 0.2))
+        elif kind == "writing a checkpoint":
+            self._wait_for(lambda: self._is_new("*/checkpoint/.unfinished-*"))
+            time.sleep(self._moments.uniform(0, 0.005))
+        elif kind == "finishing a run":
+            self._wait_for(lambda: self._is_new("*/checkpoint/network.safetensors"))
+            time.sleep(self._moments.uniform(0, 0.08))
+        elif kind == "between two runs":
+            self._wait_for(lambda: len(results(self._folder)) > self._results)
+            time.sleep(self._moments.uniform(0, 1))
+        elif kind == "after the death of a worker":
+            self._wait_for(lambda: epochs_written(self._folder) > self._epochs + 1)
+            self._kill_a_worker()
+        alive = self._process.poll() is None
+        self.workers = workers_of(self._process)
+        self._process.send_signal(number)
+        code = self._process.wait()
+        assert not alive or kind == "starting" or code in {EXIT_CODES[number], 0}
+        return alive
+
+    def _wait_for(self, moment: Callable[[], bool]) -> None:
+        while not moment() and self._process.poll() is None:
+            time.sleep(0.001)
+
+    def _is_new(self, pattern: str) -> bool:
+        for path in self._folder.glob(pattern):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime_ns > self._began:
+                    return True
+        return False
+
+    def _kill_a_worker(self) -> None:
+        failures = [event for event, _ in history(self._folder)].count("failed")
+        for worker in workers_of(self._process)[:1]:
+            worker.kill()
+            self._wait_for(lambda: [event for event, _ in history(self._folder)].count("failed") > failures)
+
+
+def rows(folder: Path) -> dict[str, list[str]]:
+    """What every run wrote about its epochs: an epoch that is trained again takes another time."""
+    return {path.parent.name: path.read_text().splitlines() for path in folder.glob("*/metrics.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def long_plan(glyphs_root) -> dict:
+    plan = tiny_plan(glyphs_root, losses=["nca", "proxy_anchor", "triplet"], seeds=[0, 1])
+    plan["recipe"]["training"] = {"epochs": 15}
+    return plan
+
+
+@pytest.fixture(scope="module")
+def undisturbed(long_plan, tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "runs"
+    assert start_benchmark(long_plan, folder).wait() == 0
+    return results(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_killed_at_random_nothing_runs_twice_and_nothing_is_lost(seed, glyphs_root, tmp_path):
-    plan = tiny_plan(glyphs_root, losses=["nca", "proxy_anchor", "triplet"], seeds=[0, 1])
-    plan["recipe"]["training"] = {"epochs": 25}
-    assert start_benchmark(plan, tmp_path / "whole").wait() == 0
-    expected = results(tmp_path / "whole")
-    assert len(expected) == 6
-    killed, moments = tmp_path / "killed", random.Random(seed)
+def test_killed_at_random_nothing_runs_twice_and_nothing_is_lost(seed, long_plan, undisturbed, tmp_path):
+    folder, moments = tmp_path / "killed", random.Random(seed)
     done: dict[str, tuple[int, int]] = {}
-    kills = 0
-    for _ in range(12):
-        process = start_benchmark(plan, killed)
-        time.sleep(moments.uniform(0.5, 15))
-        kills += process.poll() is None
-        process.kill()
-        process.wait()
-        assert done.items() <= marks(killed).items()  # no result was ever written again
-        done = marks(killed)
-    assert start_benchmark(plan, killed).wait() == 0
-    assert kills >= 2
-    assert done.items() <= marks(killed).items()
-    assert results(killed) == expected
-    finished = [run for event, run in history(killed) if event == "finished"]
+    seen: dict[str, list[str]] = {}
+    kills, halves, workers = [], set(), []
+    for kind in moments.sample(KILLS, k=len(KILLS)):
+        process = start_benchmark(long_plan, folder)
+        reaper = Reaper(folder, process, moments)
+        number = moments.choice(list(EXIT_CODES))
+        if reaper.end(kind, number):
+            kills.append(kind)
+        workers += reaper.workers
+        if moments.random() < 0.5:  # else the next benchmark begins while the workers of this one may live
+            wait_until_gone(workers)
+        halves |= set(folder.rglob(".unfinished-*"))
+        print(f"{kind}: {number.name}, {epochs_written(folder)} epochs, {len(results(folder))} results")
+        assert done.items() <= marks(folder).items()  # no result was ever written again
+        for name, before in seen.items():  # of a run, the epoch after the last checkpoint may be
+            assert rows(folder)[name][: len(before) - 1] == before[:-1]
+        done, seen = marks(folder), rows(folder)
+    assert start_benchmark(long_plan, folder).wait() == 0
+    wait_until_gone(workers)
+    print(f"{len(kills)} kills, {len(halves)} files half written")
+    assert len(kills) >= 8
+    assert done.items() <= marks(folder).items()
+    assert results(folder) == undisturbed
+    assert len(undisturbed) == 6
+    assert not list(folder.glob("*/**/.unfinished-*"))
+    finished = [run for event, run in history(folder) if event == "finished"]
     assert len(finished) == len(set(finished))

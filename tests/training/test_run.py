@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
+from nearkin.atomic import atomic_path
 from nearkin.training.recipe import Recipe, override
 from nearkin.training.run import Checkpoint, Run, RunError
 
@@ -32,7 +35,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
 
 def test_what_a_process_killed_at_its_beginning_left_is_no_hindrance(tmp_path):
     (tmp_path / "checkpoint").mkdir()
-    (tmp_path / ".recipe.toml.x1y2.toml").write_text("seed = ")
+    (tmp_path / ".unfinished-recipe-x1y2.toml").write_text("seed = ")
     assert Run.open(tmp_path, Recipe()).recipe == Run.existing(tmp_path).recipe
     (tmp_path / "recipe.toml").unlink()
     (tmp_path / "checkpoint" / "step-1.safetensors").write_text("somebody's weights")
@@ -40,17 +43,17 @@ def test_what_a_process_killed_at_its_beginning_left_is_no_hindrance(tmp_path):
         Run.open(tmp_path, Recipe())
 
 
-def test_what_a_kill_left_half_written_is_no_obstacle_and_does_not_stay(tmp_path):
-    half = tmp_path / "run" / ".recipe.toml.x2k1.toml"
-    half.parent.mkdir()
-    half.write_text("seed = ")
-    run = Run.open(tmp_path / "run", Recipe())
-    assert not half.exists()
+def test_what_a_kill_left_half_written_goes_when_training_begins_and_not_before(run):
     run.write_checkpoint(1, checkpoint(1))
-    half = run.path / "checkpoint" / ".step-000000002.safetensors.9f.safetensors"
-    half.write_bytes(b"")
-    assert Run.open(run.path, Recipe()).last_checkpoint().state == {"value": 1}
+    (run.path / ".gitignore").write_text("checkpoint/")
+    with atomic_path(run.path / "checkpoint" / "step-000000002.safetensors") as half:
+        half.write_bytes(b"")
+        again = Run.open(run.path, Recipe())  # as a second benchmark does, while the first one is writing
+        assert again.last_checkpoint().state == {"value": 1}
+    shutil.move(run.path / "checkpoint" / "step-000000002.safetensors", half)
+    again.remove_leftovers()
     assert not half.exists()
+    assert sorted(path.name for path in run.path.iterdir()) == [".gitignore", "checkpoint", "recipe.toml"]
 
 
 def test_an_output_that_is_a_file_is_refused(tmp_path):

@@ -10,9 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import socket
 import subprocess
 import tempfile
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -21,14 +25,23 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from nearkin.atomic import atomic_path, write_text
-from nearkin.benchmark.snapshots import Snapshot
-from nearkin.benchmark.worker import ERROR, failure_of, lock_of, start_worker, stop_worker
-from nearkin.benchmark.workforce import Event
+from nearkin.atomic import atomic_path
+from nearkin.benchmark.snapshots import Snapshot, in_safe_order
+from nearkin.benchmark.worker import (
+    ERROR,
+    failure_of,
+    lock_of,
+    read_error,
+    start_worker,
+    stop_worker,
+    write_error,
+)
+from nearkin.benchmark.workforce import Event, Kind, shares
 from nearkin.training import Recipe, Run
 
 Files = dict[str, bytes | None]
 _LOOK_EVERY = 0.5  # seconds between two looks at a run's files on its node
+_PATIENCE = 5.0  # seconds for a cluster to answer, and for cancelled tasks to end
 
 
 @dataclass
@@ -65,17 +78,25 @@ class RayTasks:
         self._tasks: dict[Path, _Task] = {}
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            _check_reachable(address)
+            with _own_signal_handlers():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         self._remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
+        if not self._room():
+            warnings.warn(
+                f"no node of the cluster has cpus={cpus:g} and gpus={gpus:g}: runs wait until one joins",
+                stacklevel=2,
+            )
 
     @property
     def jobs(self) -> int:
-        """How many runs the cluster has room for."""
-        resources = self._ray.cluster_resources()
-        room = resources.get("CPU", 0) // self._cpus
-        if self._gpus:
-            room = min(room, resources.get("GPU", 0) // self._gpus)
-        return max(1, int(room))
+        """How many runs the cluster has room for; at least one, for a node that may join."""
+        return max(1, self._room())
+
+    def _room(self) -> int:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        wanted = {kind: share for kind, share in (("CPU", self._cpus), ("GPU", self._gpus)) if share}
+        return sum(min(shares(node.get(kind, 0), share) for kind, share in wanted.items()) for node in nodes)
 
     def has_room(self) -> bool:
         """Whether another run may be handed over."""
@@ -88,6 +109,7 @@ class RayTasks:
             lock.acquire(timeout=0)
         except Timeout:
             return False
+        (run.path / ERROR).unlink(missing_ok=True)
         self._tasks[run.path] = _Task(run, lock, self._submit(run))
         return True
 
@@ -128,8 +150,9 @@ class RayTasks:
     def _ended(self, task: _Task) -> Event:
         if task.run.result() is not None:
             return self._release(task, "finished")
-        error = task.run.path / ERROR
-        return self._release(task, "failed", error.read_text(encoding="utf-8").partition("\n")[0])
+        if (task.run.path / ERROR).exists():
+            return self._release(task, "failed", read_error(task.run.path))
+        return self._lost(task, "its task ended without a word")
 
     def _lost(self, task: _Task, reason: str) -> Event:
         task.losses += 1
@@ -140,22 +163,52 @@ class RayTasks:
 
     def _failed(self, task: _Task, reason: str, details: str = "") -> Event:
         """A failure of the cluster's, about which the run itself could not leave a word."""
-        write_text(task.run.path / ERROR, f"{reason}\n\n{details}")
+        write_error(task.run.path, reason, details)
         return self._release(task, "failed", reason)
 
-    def _release(self, task: _Task, kind: Any, reason: str = "") -> Event:
+    def _release(self, task: _Task, kind: Kind, reason: str = "") -> Event:
         del self._tasks[task.run.path]
         task.lock.release()
         return Event(task.run.path, kind, reason)
 
     def stop(self) -> None:
         """Cancel all tasks and, if the cluster was started for this, end it."""
+        with contextlib.suppress(Exception):  # a cluster that is gone has nothing to cancel
+            for task in self._tasks.values():
+                self._ray.cancel(task.updates)  # not by force: a task tidies its node up
+            ends = [task.updates.completed() for task in self._tasks.values()]
+            self._ray.wait(ends, num_returns=len(ends), timeout=_PATIENCE)
         for task in list(self._tasks.values()):
-            with contextlib.suppress(Exception):  # a cluster that is gone has nothing to cancel
-                self._ray.cancel(task.updates, force=True)
             self._release(task, "lost")
         if self._owns_cluster:
             self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Say at once what Ray would say after minutes, or never."""
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"{address} is an address for Ray Client, through which files do not come back during a run: "
+            "start the benchmark on a machine of the cluster with --ray auto or --ray HOST:PORT"
+        )
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no Ray cluster answers at {address} ({error.strerror or error}): ray status shows where one is"
+        ) from None
+
+
+@contextlib.contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Leave the handling of SIGTERM, which Ray takes over, to whoever had it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _carry_out(name: str, recipe: dict[str, Any], files: Files, cpus: float, home: str) -> Iterator[Files]:
@@ -204,11 +257,11 @@ def _all_files(path: Path) -> Files:
 
 
 def _write_files(folder: Path, files: Files) -> None:
-    """Bring a folder up to date, the result last: a run that has one is whole."""
-    for file in sorted(files, key=lambda file: file == "result.json"):
-        content = files[file]
+    """Bring a folder up to date so that it is whole at every moment."""
+    for file in in_safe_order(files):
+        if (content := files[file]) is not None:
+            with atomic_path(folder / file) as temporary:
+                temporary.write_bytes(content)
+    for file, content in files.items():
         if content is None:
             (folder / file).unlink(missing_ok=True)
-            continue
-        with atomic_path(folder / file) as temporary:
-            temporary.write_bytes(content)

@@ -14,7 +14,7 @@ from nearkin.benchmark.mirror import LOG, Mirror, mirrored
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
 from nearkin.benchmark.workforce import Event, LocalProcesses, Workforce
-from nearkin.training import Run
+from nearkin.training import Run, RunError
 
 _PAUSE = 0.1  # seconds between two looks at the workers
 _LOOK_EVERY = 1.0  # seconds between two looks at everybody's metrics
@@ -89,9 +89,9 @@ class _Execution:
         self._looked = 0.0
 
     def run_to_the_end(self) -> None:
-        self._board.jobs = self._workforce.jobs
-        self._observer.begin(self._board)
         try:
+            self._board.jobs = self._workforce.jobs
+            self._observer.begin(self._board)
             while self._board.in_state("waiting", "running", "elsewhere"):
                 self._hand_over()
                 for event in self._workforce.events():
@@ -99,9 +99,8 @@ class _Execution:
                 self._look_around()
                 time.sleep(_PAUSE)
         finally:
+            self._observer.end(self._board)  # first: a second Ctrl-C must not leave the table behind
             self._workforce.stop()
-            self._mirror.push()
-            self._observer.end(self._board)
 
     def _hand_over(self) -> None:
         """Start open runs while there is room; those that others have go to the end of the line."""
@@ -109,14 +108,22 @@ class _Execution:
             if not self._workforce.has_room():
                 return
             progress = self._open.popleft()
-            if progress.state == "elsewhere" and progress.finish_if_done():
+            if progress.finish_if_done():  # by another benchmark, since the last look
                 self._write_log("finished elsewhere", progress)
                 self._observer.ended(self._board, progress)
-            elif self._workforce.start(Run.open(progress.run.path, progress.run.recipe)):
-                progress.state = "waiting"
             else:
-                progress.state = "elsewhere"
-                self._open.append(progress)
+                self._start(progress)
+
+    def _start(self, progress: RunProgress) -> None:
+        try:
+            started = self._workforce.start(Run.open(progress.run.path, progress.run.recipe))
+        except (RunError, OSError) as error:  # of its directory or process: the others have theirs
+            self._fail(progress, " ".join(str(error).split()))
+            return
+        if started:
+            progress.state = "waiting"
+        else:
+            self._leave(progress)
 
     def _take_note(self, event: Event) -> None:
         progress = self._board.of(event.run)
@@ -127,15 +134,22 @@ class _Execution:
             self._write_log("finished", progress)
             self._observer.ended(self._board, progress)
         elif event.kind == "taken":
-            progress.state = "elsewhere"
-            self._open.append(progress)
+            self._leave(progress)
         elif event.kind == "lost":
             progress.state = "waiting"
             self._write_log("lost", progress, event.reason)
         else:
-            progress.fail(event.reason or "it ended without a result")
-            self._write_log("failed", progress, progress.reason)
-            self._observer.ended(self._board, progress)
+            self._fail(progress, event.reason or "it ended without a result")
+
+    def _leave(self, progress: RunProgress) -> None:
+        """Another process has the run: ask again later."""
+        progress.leave()
+        self._open.append(progress)
+
+    def _fail(self, progress: RunProgress, reason: str) -> None:
+        progress.fail(reason)
+        self._write_log("failed", progress, reason)
+        self._observer.ended(self._board, progress)
 
     def _look_around(self) -> None:
         """Once in a while, see how far everybody is."""

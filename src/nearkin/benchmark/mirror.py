@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
+import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,11 +32,8 @@ class Mirror:
         self.local = local
         local.mkdir(parents=True, exist_ok=True)
 
-    def push(self) -> None:
-        """Bring what changed to the other place."""
-
     def push_now_and_then(self) -> None:
-        """The same, if it is some time ago."""
+        """Bring what changed to the other place, if it is some time ago that this was done."""
 
 
 class RemoteMirror(Mirror):
@@ -47,6 +47,7 @@ class RemoteMirror(Mirror):
 
     def __init__(self, local: Path, address: str, names: Iterable[str]) -> None:
         super().__init__(local)
+        self._address = address
         self._files: Any
         self._files, root = url_to_fs(address)
         self._root = root.rstrip("/")
@@ -70,14 +71,20 @@ class RemoteMirror(Mirror):
                 self._files.get_file(f"{folder}/{file}", str(target))
 
     def push(self) -> None:
-        """Bring what changed to the address, results last: a run that is done there is whole there."""
+        """Bring what changed to the address; what could not be brought, the next push brings."""
+        self._pushed = time.monotonic()
         changes = self._snapshot.changes()
-        for file in sorted(changes.written, key=lambda file: file.endswith("result.json")):
-            self._upload(file)
+        waiting = deque(changes.written)
+        try:
+            while waiting:
+                self._upload(waiting[0])
+                waiting.popleft()
+        finally:
+            for file in waiting:
+                self._snapshot.forget(file)
         for file in changes.removed:
             if self._files.exists(f"{self._root}/{file}"):
                 self._files.rm(f"{self._root}/{file}")
-        self._pushed = time.monotonic()
 
     def _upload(self, file: str) -> None:
         target = f"{self._root}/{file}"
@@ -88,9 +95,23 @@ class RemoteMirror(Mirror):
             self._snapshot.forget(file)  # replaced in this moment: the next push has what came after it
 
     def push_now_and_then(self) -> None:
-        """Push twice a minute."""
-        if time.monotonic() - self._pushed > _PUSH_EVERY:
+        """Push twice a minute; an address that cannot be reached for a while stops nobody."""
+        if time.monotonic() - self._pushed <= _PUSH_EVERY:
+            return
+        try:
             self.push()
+        except Exception as error:  # every kind of address has errors of its own
+            warnings.warn(f"cannot write to {self._address} now ({error}): trying again", stacklevel=2)
+
+    def conclude(self) -> None:
+        """Push the rest and remove the local folder, which is kept if that is not possible."""
+        try:
+            self.push()
+        except Exception as error:
+            raise OSError(
+                f"cannot write to {self._address} ({error}): all is kept in {self.local}"
+            ) from error
+        shutil.rmtree(self.local)
 
 
 @contextmanager
@@ -99,5 +120,13 @@ def mirrored(folder: str | os.PathLike[str], names: Iterable[str]) -> Iterator[M
     if "://" not in str(folder):
         yield Mirror(Path(folder))
         return
-    with tempfile.TemporaryDirectory(prefix="nearkin-") as scratch:
-        yield RemoteMirror(Path(scratch), str(folder), names)
+    scratch = Path(tempfile.mkdtemp(prefix="nearkin-"))
+    try:
+        mirror = RemoteMirror(scratch, str(folder), names)
+    except BaseException:
+        shutil.rmtree(scratch)
+        raise
+    try:
+        yield mirror
+    finally:
+        mirror.conclude()

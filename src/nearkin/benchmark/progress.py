@@ -58,6 +58,10 @@ class RunProgress:
         self.state, self.reason = "running", ""
         self._began, self._began_epoch = time.monotonic(), self.epoch
 
+    def leave(self) -> None:
+        """Another process works on the run."""
+        self.state, self._began = "elsewhere", None
+
     def fail(self, reason: str) -> None:
         """The run has failed."""
         self.look()

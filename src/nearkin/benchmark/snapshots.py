@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+_FIRST_AND_LAST = {"recipe.toml": -1, "result.json": 1}
 
 
 @dataclass(frozen=True)
@@ -11,12 +14,22 @@ class Changes:
     """Files, relative to a folder.
 
     Attributes:
-        written: New or changed ones.
-        removed: Those that are gone.
+        written: New or changed ones, in an order to copy them in (see :func:`in_safe_order`).
+        removed: Those that are gone; to be removed from a copy last, or one that is broken off may keep
+            neither the old checkpoints nor the new.
     """
 
     written: list[str]
     removed: list[str]
+
+
+def in_safe_order(files: Iterable[str]) -> list[str]:
+    """The order in which a copy of a run may be broken off: its recipe comes first, its result last.
+
+    >>> in_safe_order(["a/checkpoint/step-1", "a/recipe.toml", "a/result.json", "a/test_queries"])
+    ['a/recipe.toml', 'a/checkpoint/step-1', 'a/test_queries', 'a/result.json']
+    """
+    return sorted(files, key=lambda file: _FIRST_AND_LAST.get(PurePosixPath(file).name, 0))
 
 
 class Snapshot:
@@ -34,7 +47,7 @@ class Snapshot:
         """What changed since the last call."""
         before, self._seen = self._seen, self._look()
         written = [file for file, mark in self._seen.items() if before.get(file) != mark]
-        return Changes(written, [file for file in before if file not in self._seen])
+        return Changes(in_safe_order(written), [file for file in before if file not in self._seen])
 
     def forget(self, file: str) -> None:
         """Report this file as changed the next time."""

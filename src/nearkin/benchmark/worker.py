@@ -76,19 +76,28 @@ def stop_worker(process: subprocess.Popen[bytes]) -> None:
 
 
 def failure_of(run: Path, exit_code: int) -> str:
-    """Why a worker ended with this code, in one line; a worker that could not say so left its output."""
-    error = run / ERROR
-    if exit_code != FAILED or not error.exists():
-        how = (
-            f"signal {-exit_code} ({_signal_name(-exit_code)})" if exit_code < 0 else f"exit code {exit_code}"
-        )
+    """Why a worker ended with this code, in one line; for one that could not say so, its output is kept."""
+    if exit_code != FAILED or not (run / ERROR).exists():
         output = (run / OUTPUT).read_text(encoding="utf-8", errors="replace")[-4000:]
-        write_text(error, f"the process ended with {how}\n\n{output}")
-    return error.read_text(encoding="utf-8").partition("\n")[0]
+        write_error(run, f"the process ended with {_code_in_words(exit_code)}", output)
+    return read_error(run)
 
 
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else "unknown"
+def _code_in_words(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    name = signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else "unknown"
+    return f"signal {-exit_code} ({name})"
+
+
+def write_error(run: Path, reason: str, details: str) -> None:
+    """Keep in ``error.txt`` why a run failed: the reason is its first line."""
+    write_text(run / ERROR, f"{reason}\n\n{details}")
+
+
+def read_error(run: Path) -> str:
+    """The reason that ``error.txt`` gives in its first line."""
+    return (run / ERROR).read_text(encoding="utf-8").partition("\n")[0]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -117,25 +126,17 @@ def _die_with_the_parent() -> None:
 
 
 def _carry_out(path: Path) -> int:
-    """Execute the run; what goes wrong is kept in ``error.txt``, its reason in the first line."""
-    from nearkin.protocols import execute  # noqa: PLC0415  (seconds: take the lock first)
+    """Execute the run; what goes wrong is kept in ``error.txt``."""
+    from nearkin.protocols import execute  # noqa: PLC0415  (seconds: the lock is taken first)
     from nearkin.training import Run  # noqa: PLC0415
 
-    _sweep(path)
     try:
         execute(Run.existing(path))
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        write_text(path / ERROR, f"{reason}\n\n{traceback.format_exc()}")
+        write_error(path, reason, traceback.format_exc())
         return FAILED
     return 0
-
-
-def _sweep(path: Path) -> None:
-    """Remove what a killed process was writing; nobody else writes while the lock is held."""
-    for leftover in path.rglob(".*"):
-        if leftover.name != LOCK and leftover.is_file():
-            leftover.unlink()
 
 
 if __name__ == "__main__":

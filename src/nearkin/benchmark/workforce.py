@@ -13,6 +13,8 @@ import torch
 from nearkin.benchmark.worker import TAKEN, failure_of, is_taken, start_worker, stop_worker
 from nearkin.training import Run
 
+Kind = Literal["begun", "finished", "failed", "lost", "taken"]
+
 
 @dataclass(frozen=True)
 class Event:
@@ -26,7 +28,7 @@ class Event:
     """
 
     run: Path
-    kind: Literal["begun", "finished", "failed", "lost", "taken"]
+    kind: Kind
     reason: str = ""
 
 
@@ -68,7 +70,7 @@ class LocalProcesses:
         if jobs is not None and jobs < 1:
             raise ValueError(f"jobs={jobs} must be at least 1")
         self._devices = _visible_devices()
-        self.jobs = jobs or len(self._devices) or max(1, int(available_cores() // cpus))
+        self.jobs = jobs or len(self._devices) or max(1, shares(available_cores(), cpus))
         self.threads = max(1, available_cores() // self.jobs)
         self._slots: list[tuple[Run, subprocess.Popen[bytes]] | None] = [None] * self.jobs
         self._news: list[Event] = []
@@ -111,6 +113,15 @@ def _ended(run: Run, code: int) -> Event:
     if run.result() is not None:
         return Event(path, "finished")
     return Event(path, "taken") if code == TAKEN else Event(path, "failed", failure_of(path, code))
+
+
+def shares(total: float, share: float) -> int:
+    """How many shares a total has room for; fractions are not lost to rounding.
+
+    >>> shares(1, 0.1), shares(8, 3), shares(1, 2)
+    (10, 2, 0)
+    """
+    return int(total / share + 1e-6)
 
 
 def available_cores() -> int:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from nearkin.benchmark.plan import Plan
+    from nearkin.benchmark.progress import Board
+
+# Imports wait until the command runs, so that help and mistakes answer at once.
+# ruff: noqa: PLC0415
 
 
 def benchmark(
@@ -37,20 +47,42 @@ def benchmark(
     show: Annotated[bool, typer.Option("--show", help="List the runs and stop.")] = False,
 ) -> None:
     """Execute the runs of a plan that are missing, several at a time; the same command goes on later."""
-    from nearkin.benchmark.execution import execute_plan  # noqa: PLC0415  (seconds; help answers at once)
-    from nearkin.benchmark.plan import Plan  # noqa: PLC0415
-    from nearkin.cli.board import BoardDisplay, print_board, print_plan  # noqa: PLC0415
+    from nearkin.benchmark.plan import Plan
+    from nearkin.cli.board import print_board, print_plan
 
     chosen = Plan.find(plan, settings or [])
     folder = output or str(Path("runs") / chosen.name)
     if show:
         print_plan(chosen, folder)
         return
-    try:
-        board = execute_plan(chosen, folder, jobs=jobs, ray=ray, observer=BoardDisplay())
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from the last checkpoints", err=True)
-        raise typer.Exit(130) from None
+    board = execute_watched(chosen, folder, jobs=jobs, ray=ray)
     print_board(board)
     if board.in_state("failed"):
         raise typer.Exit(1)
+
+
+def execute_watched(plan: Plan, folder: str, *, jobs: int | None, ray: str | None = None) -> Board:
+    """Execute a plan under a live table; Ctrl-C and a request to terminate end it in good order."""
+    from nearkin.benchmark.execution import execute_plan
+    from nearkin.cli.board import BoardDisplay
+
+    try:
+        with _interrupted_when_terminated():
+            return execute_plan(plan, folder, jobs=jobs, ray=ray, observer=BoardDisplay())
+    except KeyboardInterrupt as stop:
+        typer.echo("stopped; the same command goes on from the last checkpoints", err=True)
+        raise typer.Exit(128 + next(iter(stop.args), signal.SIGINT)) from None
+
+
+@contextmanager
+def _interrupted_when_terminated() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: workers are ended, files brought home, the terminal tidied up."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -68,15 +68,11 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
 
 def _train(folder: Path, jobs: int | None) -> None:
     """Execute the runs of the embedded plan that are missing."""
-    from nearkin.benchmark.execution import execute_plan
     from nearkin.benchmark.plan import Plan
-    from nearkin.cli.board import BoardDisplay, print_board
+    from nearkin.cli.benchmark import execute_watched
+    from nearkin.cli.board import print_board
 
-    try:
-        board = execute_plan(Plan.find(_PLAN), folder, jobs=jobs, observer=BoardDisplay())
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from the last checkpoints", err=True)
-        raise typer.Exit(130) from None
+    board = execute_watched(Plan.find(_PLAN), str(folder), jobs=jobs)
     if board.in_state("failed"):
         print_board(board)
 

@@ -38,6 +38,7 @@ def execute(run: Run, observer: Observer | None = None) -> Finished:
     done = run.result()
     if done is not None:
         return Finished(run, done, opened=None)
+    run.remove_leftovers()
     observer = observer or Observer()
     training_data, test = seal(open_data(run.recipe, observer))
     training_data = as_trained_on(run.recipe, training_data, observer)

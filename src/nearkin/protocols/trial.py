@@ -37,6 +37,7 @@ def run_trial(run: Run, data: TrainingData, report: Report, observer: Observer) 
 
     What is left in its directory are recipe and metrics: a search has many trials, and weights are large.
     """
+    run.remove_leftovers()
     watch = _Watch(f"recall_at_{run.recipe.evaluation.recall_at[0]}", report, observer)
     images, validation = fixed_splits(run.recipe, as_trained_on(run.recipe, data, observer))
     try:

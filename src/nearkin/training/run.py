@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nearkin.atomic import atomic_path, write_json, write_text
+from nearkin.atomic import atomic_path, is_unfinished, remove_unfinished, write_json, write_text
 from nearkin.evaluation import PerQuery, RetrievalScores
 from nearkin.training.distributed import is_first_process
 from nearkin.training.recipe import Recipe, RecipeError
@@ -73,12 +73,10 @@ class Run:
         try:
             if run._recipe_file.exists():
                 run._check_same_recipe()
-                run._remove_leftovers()
-                return run
-            if path.is_dir() and not all(_is_left_by_a_killed_beginning(entry) for entry in path.iterdir()):
+            elif any(entry.is_file() and not is_unfinished(entry) for entry in path.rglob("*")):
                 raise RunError(f"{path} holds other files and no run: choose another output directory")
-            run._remove_leftovers()
-            write_text(run._recipe_file, recipe.to_toml())
+            else:
+                write_text(run._recipe_file, recipe.to_toml())
         except OSError as error:
             raise RunError(f"cannot write to {path}: {error.strerror or error}") from None
         return run
@@ -92,15 +90,10 @@ class Run:
             raise RunError(f"{path} {what}")
         return cls(path, Recipe.read(path / "recipe.toml"))
 
-    def _remove_leftovers(self) -> None:
-        """Remove files that a killed process was writing beside their place."""
-        for folder, names in (
-            (self.path, ("recipe.toml", "metrics.jsonl", "result.json", "cost.json", "test_queries")),
-            (self.path / "checkpoint", ("step-", "network.safetensors")),
-        ):
-            for name in names:
-                for leftover in folder.glob(f".{name}*"):
-                    leftover.unlink()
+    def remove_leftovers(self) -> None:
+        """Remove what a killed process was writing; for the one who trains the run, before it does."""
+        if self.writes:
+            remove_unfinished(self.path)
 
     def _check_same_recipe(self) -> None:
         try:
@@ -242,13 +235,6 @@ class Run:
             except _DamagedError as damage:  # noqa: PERF203
                 warnings.warn(f"{file} is damaged ({damage}): going on from the one before", stacklevel=2)
         return None
-
-
-def _is_left_by_a_killed_beginning(entry: Path) -> bool:
-    """Whether a process that was killed before its ``recipe.toml`` was there may have left this."""
-    if entry.name == "checkpoint" and entry.is_dir():
-        return not any(entry.iterdir())
-    return entry.name.startswith(".recipe.toml.")
 
 
 def first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
