@@ -63,7 +63,8 @@ ours the hardest of each pair (`triplet`); its lifted structure has no scales; i
 positive in the denominator (`proxy_nca`); `npair` is its form, one pair per class without the length
 term, and `npair_all` is our default, which does more work; with very many classes its SoftTriple runs
 without the regulariser. The embeddings are noisy on purpose: on easy batches the miners select nothing,
-and speed-ups are smaller."""
+and speed-ups are smaller. So they are where the two take turns step by step (`--turn 1`) and each finds
+the other's data in the caches, or none of its own, as after a network's backward pass."""
 
 
 @dataclass(frozen=True)
@@ -280,12 +281,14 @@ def memory_table(console: Console, names: list[str]) -> tuple[str, dict[str, Any
     return show(title, ["loss", "ours (MB)", "PML (MB)"], table, console), peaks
 
 
-def versions() -> dict[str, str | int]:
+def versions(key: str, turn: int | None) -> dict[str, str | int]:
+    """What the figures depend on besides the code."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "pytorch-metric-learning": pytorch_metric_learning.__version__,
         "threads": torch.get_num_threads(),
+        **({} if key == "memory" else {"steps in a turn": turn or TURNS[key]}),
     }
 
 
@@ -319,10 +322,11 @@ def main() -> None:
             rows = [measure(name, CASES[key], arguments.budget, turn) for name in chosen_losses]
             table, record = timed_table(CASES[key], rows, console), {row.loss: asdict(row) for row in rows}
         if arguments.write:
-            ran_on = ", ".join(f"{what} {version}" for what, version in versions().items())
+            conditions = versions(key, arguments.turn)
+            ran_on = ", ".join(f"{what} {version}" for what, version in conditions.items())
             heading = "# Losses: one step, forward and backward, mining included"
             write_text(RESULTS / f"losses_{key}.md", f"{heading}\n\n{ran_on}\n\n{NOTE}\n\n{table}")
-            write_json(RESULTS / f"losses_{key}.json", {"versions": versions(), "losses": record})
+            write_json(RESULTS / f"losses_{key}.json", {"versions": conditions, "losses": record})
 
 
 if __name__ == "__main__":
