@@ -146,7 +146,8 @@ class _AmongCentres(torch.autograd.Function):
         centres = torch.mul(
             proxies.transpose(0, 1), inverse_lengths.transpose(0, 1), out=proxies.new_empty(K, C, D)
         )
-        S = (units @ centres.flatten(0, 1).mT).view(-1, K, C).transpose(1, 2)
+        similarities = units @ centres.flatten(0, 1).mT
+        S = similarities.view(-1, K, C).transpose(1, 2)
         measured = loss.measure_centres(S, labels, True)
         of_classes = centres.transpose(0, 1)
         between = of_classes @ of_classes.mT
@@ -154,13 +155,13 @@ class _AmongCentres(torch.autograd.Function):
         weights, pulls = measured.weights, spread.weights
         assert weights is not None
         assert pulls is not None
-        radial = S.mul_(weights)
+        weights = weights.transpose(1, 2).flatten(1)
+        radial = similarities.mul_(weights)
         pulls.mul_(2)  # from either side of a pair
-        pulls.diagonal(dim1=1, dim2=2).sub_(between.mul_(pulls).sum(dim=2).add_(radial.sum(dim=0)))
-        along_rows = radial.sum(dim=(1, 2)).unsqueeze(1)
-        ctx.save_for_backward(
-            units, inverse, along_rows, weights.transpose(1, 2).flatten(1), centres, inverse_lengths, pulls
-        )
+        along_centres = between.mul_(pulls).sum(dim=2).add_(radial.sum(dim=0).view(K, C).mT)
+        pulls.diagonal(dim1=1, dim2=2).sub_(along_centres)
+        along_rows = radial.sum(dim=1, keepdim=True)
+        ctx.save_for_backward(units, inverse, along_rows, weights, centres, inverse_lengths, pulls)
         return measured.value + spread.value
 
     @staticmethod
