@@ -112,8 +112,9 @@ def normalise(rows: Tensor) -> Tensor:
 class _AmongRows(torch.autograd.Function):
     """Rows compared with each other.
 
-    The gradient of a unit vector z_i is ``G_i = Σ_j W_ij z_j``, and its part along z_i, which normalisation
-    takes away, is ``Σ_j W_ij S_ij``: B × B numbers tell it, and in the diagonal of W it costs nothing.
+    The gradient of a unit vector z_i is ``Σ_j V_ij z_j`` with V = W + Wᵀ, and its part along z_i, which
+    normalisation takes away, is ``Σ_j V_ij S_ij``: B × B numbers tell it, and in the diagonal of V it costs
+    nothing.
     """
 
     @staticmethod
@@ -123,24 +124,21 @@ class _AmongRows(torch.autograd.Function):
         S = units @ units.mT
         value, weights, parameter_gradients, symmetric = measure(S, True)
         assert weights is not None
+        # Each row is an anchor and somebody's reference.
+        both = weights if symmetric else _plus_transpose(weights)
         if inverse is not None:
-            along, share = S.mul_(weights).sum(dim=-1), 1.0
-            if not symmetric:
-                along, share = along.add_(S.sum(dim=-2)), 0.5
-            weights.diagonal(dim1=-2, dim2=-1).sub_(along, alpha=share)
-        ctx.symmetric = symmetric
-        ctx.save_for_backward(units, inverse, weights, *parameter_gradients)
+            both.diagonal(dim1=-2, dim2=-1).sub_(S.mul_(both).sum(dim=-1))
+        ctx.share = 2 if symmetric else 1
+        ctx.save_for_backward(units, inverse, both, *parameter_gradients)
         return value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        units, inverse, weights, *to_parameters = ctx.saved_tensors
+        units, inverse, both, *to_parameters = ctx.saved_tensors
         with full_precision(units):
-            # Each row is an anchor and somebody's reference.
-            scale = 2 * gradient if ctx.symmetric else gradient
-            to_rows = (weights if ctx.symmetric else _plus_transpose(weights)) @ units
-            to_rows.mul_(scale if inverse is None else inverse * scale)
+            scale = ctx.share * gradient
+            to_rows = (both @ units).mul_(scale if inverse is None else inverse * scale)
         return None, to_rows, None, *(gradient * own for own in to_parameters)
 
 

@@ -12,7 +12,10 @@ from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
 from nearkin.mining import Masks, Miner, Triplets
-from nearkin.mining.base import places_in_rows, places_of
+from nearkin.mining.base import FAR, as_float, places_in_rows, places_of
+
+_FEW_POSITIVES = 16
+"""Up to so many positives per anchor, comparing with each is quicker than sorting them."""
 
 
 @register("triplet")
@@ -65,59 +68,70 @@ class Triplet(MinedPairLoss):
         """The mean over active triplets; a pair's weight is the number of active triplets it is in."""
         # D_ap² − D_an² + λ = 2 (S_an − S_ap + λ/2)
         margin, slope = (self.margin, 1) if self.metric == "cosine" else (self.margin / 2, 2)
-        mined = self.mine(S, pairs)
-        count = _count_listed if isinstance(mined, Triplets) else _count_all
-        total, active, memberships = count(S, mined, margin, with_weights)  # type: ignore[arg-type]
+        mined = self.mine_pairs(S, pairs) if hasattr(self.miner, "refine") else self.mine(S, pairs)
+        if isinstance(mined, Triplets):
+            total, active, memberships = _count_listed(S, mined, margin)
+        else:
+            numbers = Masks(*(as_float(mask, S) for mask in mined))
+            total, active, memberships = _count_all(S, numbers, margin)
         per_triplet = slope / active.clamp_min(1).to(S.dtype)
-        weights = None if memberships is None else memberships.mul_(per_triplet)
-        return Measured(total * per_triplet, weights)
+        return Measured(total * per_triplet, memberships.mul_(per_triplet) if with_weights else None)
 
 
-def _count_listed(
-    S: Tensor, triplets: Triplets, margin: float, with_weights: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def _count_listed(S: Tensor, triplets: Triplets, margin: float) -> tuple[Tensor, Tensor, Tensor]:
     """The sum over listed triplets of ``[S_an − S_ap + margin]₊``, how many are above 0, and ∂sum/∂S."""
     start = triplets.anchor * S.shape[1]
     to_kin, to_stranger = start + triplets.positive, start.add_(triplets.negative)
     entries = S.view(-1)
     terms = entries.index_select(0, to_stranger).sub_(entries.index_select(0, to_kin)).add_(margin).relu_()
     active = terms.sign()
-    memberships = None
-    if with_weights:
-        # Whole numbers, so that the order of the additions (undefined on CUDA) does not matter.
-        memberships = torch.zeros_like(S)
-        memberships.view(-1).index_add_(0, to_stranger, active).index_add_(0, to_kin, active, alpha=-1)
+    # Whole numbers, so that the order of the additions (undefined on CUDA) does not matter.
+    memberships = torch.zeros_like(S)
+    memberships.view(-1).index_add_(0, to_stranger, active).index_add_(0, to_kin, active, alpha=-1)
     return terms.sum(), active.sum(), memberships
 
 
-def _count_all(
-    S: Tensor, masks: Masks, margin: float, with_weights: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The same over every triplet the masks allow, by ranking each negative among the anchor's positives.
+def _count_all(S: Tensor, masks: Masks, margin: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The same over every triplet the masks (ones and zeros) allow, without looking at single triplets.
 
-    A triplet is active where ``S_an`` exceeds the positive's threshold ``S_ap − margin``. With each anchor's
-    thresholds sorted, a negative's rank among them is the number of its active triplets, and the ranks'
-    histogram, summed from above, gives the same number for each positive: O(B² log B), nothing of size B³.
+    A triplet is active where ``S_an`` exceeds the positive's threshold ``S_ap − margin``. So the sum is that
+    of each ``S_an`` times the number of thresholds below it, less each threshold times the number of ``S_an``
+    above it.
     """
-    anchor, kin = places_of(masks.positive)
+    anchor, kin = places_of(masks.positive.to(torch.bool))
     if not len(anchor):
-        return S.new_zeros(()), S.new_zeros(()), torch.zeros_like(S) if with_weights else None
+        return S.new_zeros(()), S.new_zeros(()), torch.zeros_like(S)
     place = places_in_rows(anchor, len(S))
     thresholds = S.new_full((len(S), int(place.max()) + 1), inf)
     thresholds[anchor, place] = S[anchor, kin] - margin
-    thresholds, order = thresholds.sort(dim=1)
-    ranks = torch.searchsorted(thresholds, S).mul_(masks.negative)
-    histogram = ranks.new_zeros(len(S), thresholds.shape[1] + 1).scatter_add_(
-        1, ranks, torch.ones_like(ranks)
-    )
+    rank = _compare_with_each if thresholds.shape[1] <= _FEW_POSITIVES else _look_up_in_sorted
+    below, above = rank(S, masks.negative, thresholds)
+    gained = (below * S).sum(dim=1)
+    owed = torch.where(above > 0, above * thresholds, 0).sum(dim=1)
+    total = (gained.double() - owed.double()).sum().to(S.dtype)  # the two are large and nearly cancel
+    below[anchor, kin] = -above[anchor, place]
+    return total, above.sum(), below
+
+
+def _compare_with_each(S: Tensor, negative: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+    """How many thresholds ``(B, K)`` are below each negative ``(B, R)``, and negatives above each of them."""
+    negatives = torch.sub(S, 1 - negative, alpha=FAR)
+    below, active, above = torch.zeros_like(S), torch.empty_like(S), torch.empty_like(thresholds)
+    for k in range(thresholds.shape[1]):
+        torch.gt(negatives, thresholds[:, k : k + 1], out=active)
+        torch.sum(active, dim=1, out=above[:, k])
+        below.add_(active)
+    return below, above
+
+
+def _look_up_in_sorted(S: Tensor, negative: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by sorting: O(B² log B), however many positives there are.
+
+    A negative's rank among the thresholds is the first number; the ranks' histogram, summed from above, gives
+    the second.
+    """
+    ordered, order = thresholds.sort(dim=1)
+    ranks = torch.searchsorted(ordered, S).mul_(negative.to(torch.bool))
+    histogram = ranks.new_zeros(len(S), ordered.shape[1] + 1).scatter_add_(1, ranks, torch.ones_like(ranks))
     above = histogram.flip(1).cumsum(1).flip(1)[:, 1:].to(S.dtype)
-    memberships = ranks.to(S.dtype)
-    # Row sums in the dtype of S, their difference in float64: the two are large and nearly cancel.
-    gained = (memberships * S).sum(dim=1, dtype=torch.float64)
-    owed = torch.where(above > 0, above * thresholds, 0).sum(dim=1, dtype=torch.float64)
-    total, active = (gained - owed).sum().to(S.dtype), above.sum()
-    if not with_weights:
-        return total, active, None
-    per_place = torch.zeros_like(above).scatter_(1, order, above)
-    memberships[anchor, kin] = -per_place[anchor, place]
-    return total, active, memberships
+    return ranks.to(S.dtype), torch.zeros_like(above).scatter_(1, order, above)

@@ -47,8 +47,12 @@ class MultiSimilarity:
     def refine(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Masks:
         """The same, from ones and zeros to ones and zeros of the dtype of the similarities."""
         S = similarities
-        farthest_positive = torch.add(S, 1 - positive, alpha=FAR).amin(dim=1, keepdim=True)
-        nearest_negative = torch.sub(S, 1 - negative, alpha=FAR).amax(dim=1, keepdim=True)
-        kept_positive = torch.lt(S, nearest_negative.add_(self.epsilon), out=torch.empty_like(S))
-        kept_negative = torch.gt(S, farthest_positive.sub_(self.epsilon), out=torch.empty_like(S))
-        return Masks(kept_positive.mul_(positive), kept_negative.mul_(negative))
+        # Everything else is out of sight: neither an extreme nor within any bound.
+        positives = torch.add(S, 1 - positive, alpha=FAR)
+        negatives = torch.sub(S, 1 - negative, alpha=FAR)
+        farthest_positive = positives.amin(dim=1, keepdim=True)
+        nearest_negative = negatives.amax(dim=1, keepdim=True)
+        return Masks(
+            torch.lt(positives, nearest_negative.add_(self.epsilon), out=positives),
+            torch.gt(negatives, farthest_positive.sub_(self.epsilon), out=negatives),
+        )
