@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from interruptions import Interruption, StopAfterEpoch
+from torch.utils.data import dataloader
 
 from nearkin.data import ImageArray, ImageSet
 from nearkin.protocols import execute
@@ -106,6 +107,27 @@ def test_a_reader_that_dies(small_recipe, tmp_path):
         warnings.simplefilter("ignore", DeprecationWarning)  # forking a process that may have threads
         execute(run)
     assert run.result_file.read_text() == Run.existing(tmp_path / "whole").result_file.read_text()
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError, EOFError])
+def test_a_reader_that_dies_while_a_batch_is_fetched(error, small_recipe, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr(dataloader._SingleProcessDataLoaderIter, "_next_data", broken)
+    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
+    with pytest.raises(TrainingError, match="a process that reads images died"):
+        execute(run)
+
+
+def test_a_connection_that_breaks_elsewhere_is_not_a_reader(small_recipe, tmp_path):
+    class Offline(Observer):
+        def step(self, **_) -> None:
+            raise ConnectionResetError("the tracker")
+
+    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
+    with pytest.raises(ConnectionResetError, match="the tracker"):
+        execute(run, Offline())
 
 
 def images_of(classes: int) -> ImageSet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -91,13 +92,21 @@ def train(
         training = _Training(run, images, validation, observer)
         try:
             return training.run_to_the_end()
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if not _says_that_a_reader_died(error):
                 raise
             raise TrainingError(
                 f"{training.moment()}: a process that reads images died, most often for lack of memory. The "
                 "last checkpoint is kept and the same command goes on from it. Try fewer data.workers"
             ) from error
+
+
+def _says_that_a_reader_died(error: Exception) -> bool:
+    """Whether torch noticed a dead process, or only that a batch could not be fetched from it any more."""
+    if isinstance(error, RuntimeError):
+        return "DataLoader worker" in str(error)
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__") == "torch.utils.data.dataloader" for frame in frames)
 
 
 class _Training:
