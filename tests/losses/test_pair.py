@@ -80,6 +80,19 @@ def test_a_copy_of_the_batch_as_references_keeps_the_diagonal(name):
     assert alone.shape == (1, 1)
 
 
+@pytest.mark.parametrize("name", PAIR_LOSSES)
+def test_references_may_be_made_in_inference_mode(name):
+    with torch.inference_mode():
+        gallery = batch(seed=1)
+    x = batch().requires_grad_()
+    gradients = []
+    for references in (gallery, gallery.clone()):
+        loss = losses.build(name)  # with its generator at the start
+        value = loss(x, LABELS, references=references, reference_labels=LABELS)
+        gradients.append(torch.autograd.grad(value, x)[0])
+    assert torch.equal(*gradients)
+
+
 def test_contrastive_against_references_by_hand():
     x = torch.tensor([[1.0, 0.0]])
     gallery = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])

@@ -23,6 +23,21 @@ def test_proxies_start_from_the_generator(name):
     assert proxies(1).shape[-1] == 3
 
 
+@pytest.mark.parametrize("name", PROXY_LOSSES)
+def test_proxies_learn_from_embeddings_made_in_inference_mode(name):
+    """As ``networks.embed`` makes them: the proxies' gradient is that of an ordinary copy."""
+    with torch.inference_mode():
+        embeddings = torch.randn(12, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(12) % 4
+    gradients = []
+    for rows in (embeddings, embeddings.clone()):
+        loss = losses.build(name, num_classes=4, embedding_dim=8)
+        loss(rows, labels).backward()
+        gradients.append(loss.proxies.grad)
+    assert gradients[0].any()
+    assert torch.equal(*gradients)
+
+
 def test_start_of_the_proxies():
     normal = losses.build("proxy_anchor", num_classes=500, embedding_dim=128).proxies
     assert normal.std().item() == pytest.approx((2 / 500) ** 0.5, rel=0.02)

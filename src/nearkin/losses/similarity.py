@@ -152,6 +152,8 @@ class _BetweenRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, measure: Measure, *sides_and_parameters: Tensor) -> Tensor:
         left, left_norms, right, right_norms, *_ = sides_and_parameters
+        # Embeddings made in inference mode may be compared, but only a copy may be kept.
+        left, right = (rows.clone() if rows.is_inference() else rows for rows in (left, right))
         by_row = None if left_norms is None else inverse_of(left_norms)
         by_column = None if right_norms is None else inverse_of(right_norms).mT
         inverses = [inverse for inverse in (by_row, by_column) if inverse is not None]
