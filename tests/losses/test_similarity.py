@@ -70,6 +70,16 @@ def test_small_and_large_weights_are_added_to_their_transpose_alike(monkeypatch)
     torch.testing.assert_close(gradient(), small)
 
 
+@pytest.mark.parametrize("others", [None, Side(random(5, 3, seed=1))], ids=["itself", "others"])
+def test_a_measure_that_overwrites_its_input_is_told(others):
+    def careless(S, with_weights):
+        return Measured(S.sum(), S.fill_(1.0))
+
+    x = random(4, 3).requires_grad_()
+    with pytest.raises(RuntimeError, match="must leave the similarities as they are"):
+        through_similarities(careless, Side(x), others)
+
+
 def test_a_graph_can_be_used_twice():
     x = random(4, 3).requires_grad_()
     value = through_similarities(cubes, Side(x, x.detach().norm(dim=1, keepdim=True)))

@@ -109,6 +109,15 @@ def normalise(rows: Tensor) -> Tensor:
     return units
 
 
+def _with_weights(measure: Measure, S: Tensor) -> Measured:
+    """What ``measure`` makes of S, which it must not touch: the gradient would be wrong without a word."""
+    version = S._version
+    measured = measure(S, True)
+    if S._version != version:
+        raise RuntimeError("the measure of a loss must leave the similarities as they are: copy them first")
+    return measured
+
+
 class _AmongRows(torch.autograd.Function):
     """Rows compared with each other.
 
@@ -122,7 +131,7 @@ class _AmongRows(torch.autograd.Function):
         inverse = None if norms is None else inverse_of(norms)
         units = rows if inverse is None else rows * inverse
         S = units @ units.mT
-        value, weights, parameter_gradients, symmetric = measure(S, True)
+        value, weights, parameter_gradients, symmetric = _with_weights(measure, S)
         assert weights is not None
         # Each row is an anchor and somebody's reference.
         both = weights if symmetric else _plus_transpose(weights)
@@ -160,7 +169,7 @@ class _BetweenRows(torch.autograd.Function):
         S = left @ right.mT
         for inverse in inverses:
             S.mul_(inverse)
-        measured = measure(S, True)
+        measured = _with_weights(measure, S)
         weights = measured.weights
         assert weights is not None
         if inverses:
