@@ -155,10 +155,14 @@ def shared_recipe(small_recipe) -> dict:
     }
 
 
-def torchrun(recipe: Path, output: Path) -> subprocess.Popen:
+def train_in_two(recipe: Path, output: Path) -> subprocess.Popen:
+    return torchrun("-m", "nearkin", "train", str(recipe), "-o", str(output))
+
+
+def torchrun(*what: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     return subprocess.Popen(
-        [*command, "-m", "nearkin", "train", str(recipe), "-o", str(output)],
+        [*command, *what],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -168,7 +172,7 @@ def torchrun(recipe: Path, output: Path) -> subprocess.Popen:
 
 def finish(recipe: Path, output: Path) -> str:
     """What ``torchrun`` prints when it is done."""
-    process = torchrun(recipe, output)
+    process = train_in_two(recipe, output)
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
     return out
@@ -192,6 +196,26 @@ def test_torchrun_ends_where_a_single_process_does(shared_recipe, tmp_path):
     assert_alike(Run.existing(tmp_path / "two"), alone)
 
 
+@pytest.mark.parametrize("end", ["", "if RANK == '1': raise SystemExit(3)"])
+def test_no_process_ends_among_the_threads_of_its_group(end, tmp_path):
+    """Nor one that failed: gloo's threads would abort it on its way out, now and then."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import atexit, os, pathlib, torch.distributed as dist\n"
+        "from nearkin.training.distributed import Processes, build_accelerator\n"
+        "RANK = os.environ['RANK']\n"
+        f"note = pathlib.Path({str(tmp_path)!r}, RANK)\n"
+        "atexit.register(lambda: note.write_text(str(dist.is_initialized())))  # the last to be called\n"
+        "processes = Processes.of(build_accelerator('fp32'))\n"
+        "assert processes.ask_first(dist.is_initialized)\n"
+        f"{end}\n"
+    )
+    process = torchrun(str(script))
+    _, err = process.communicate(timeout=100)
+    assert "exitcode: 3" in err if end else process.returncode == 0, err
+    assert (tmp_path / "1").read_text() == "False"
+
+
 @pytest.mark.slow
 def test_killed_processes_end_with_the_same_result(small_recipe, tmp_path):
     """With all that has a state: trained batch norm, random mining, a memory, averaged weights."""
@@ -203,7 +227,7 @@ def test_killed_processes_end_with_the_same_result(small_recipe, tmp_path):
     finish(tmp_path / "recipe.toml", tmp_path / "whole")
     whole = Run.existing(tmp_path / "whole")
     assert "each of 2 processes has its own batch norm" in whole.result()["warnings"][0]
-    process = torchrun(tmp_path / "recipe.toml", tmp_path / "killed")
+    process = train_in_two(tmp_path / "recipe.toml", tmp_path / "killed")
     metrics = tmp_path / "killed" / "metrics.jsonl"
     while not metrics.exists() or metrics.read_text().count("\n") < 4:
         assert process.poll() is None

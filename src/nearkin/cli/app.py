@@ -92,6 +92,7 @@ def train(
     from nearkin.cli.views import draw_run
     from nearkin.protocols import execute
     from nearkin.training import Recipe, Run
+    from nearkin.training.distributed import leave_other_processes
     from nearkin.training.recipe import override
 
     settings = [*(settings or []), *(["data.skip_bad=true"] if skip_bad else [])]
@@ -102,10 +103,12 @@ def train(
     run = Run.open(output or default_output(chosen), chosen)
     if not run.writes:  # one of several processes, and not the one that talks
         execute(run)
+        leave_other_processes()
         return
     display = TrainingDisplay(run)
     try:
         finished = execute(run, display)
+        leave_other_processes()
         pictures = draw_run(finished, display)
     except KeyboardInterrupt:
         _say("[bold yellow]nearkin:[/] stopped. The same command goes on from the last checkpoint")

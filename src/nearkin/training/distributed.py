@@ -15,6 +15,7 @@ its own slice, as is usual, and the running statistics are the first process's.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -48,11 +49,23 @@ def is_first_process() -> bool:
 def build_accelerator(precision: str) -> Accelerator:
     """Devices and precision of a training; joins the other processes if there are any."""
     AcceleratorState._reset_state()  # a process may train several recipes, of different precision
-    return Accelerator(
+    accelerator = Accelerator(
         mixed_precision=_MIXED_PRECISION[precision],
         cpu=launched_processes() > 1 and not torch.cuda.is_available(),
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)],
     )
+    if dist.is_initialized() and "nccl" not in dist.get_backend():
+        atexit.register(leave_other_processes)  # not NCCL, which would wait here for one that has failed
+    return accelerator
+
+
+def leave_other_processes() -> None:
+    """Part from the processes that were joined, if any: this one is done.
+
+    Whoever ends without it may be aborted while Python shuts down, by a thread of gloo's that still runs.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class Processes:
