@@ -16,6 +16,7 @@ its own slice, as is usual, and the running statistics are the first process's.
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -48,6 +49,9 @@ def is_first_process() -> bool:
 
 def build_accelerator(precision: str) -> Accelerator:
     """Devices and precision of a training; joins the other processes if there are any."""
+    if launched_processes() > 1:
+        # Its functions keep the group that exists when they are imported, and so its threads, for ever.
+        importlib.import_module("torch.distributed.nn.functional")
     AcceleratorState._reset_state()  # a process may train several recipes, of different precision
     accelerator = Accelerator(
         mixed_precision=_MIXED_PRECISION[precision],
@@ -62,7 +66,8 @@ def build_accelerator(precision: str) -> Accelerator:
 def leave_other_processes() -> None:
     """Part from the processes that were joined, if any: this one is done.
 
-    Whoever ends without it may be aborted while Python shuts down, by a thread of gloo's that still runs.
+    Whoever ends without it may be aborted while Python shuts down: a thread of gloo's that frees a tensor of
+    the last exchange then finds no interpreter any more.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
