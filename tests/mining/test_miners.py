@@ -268,7 +268,8 @@ def test_only_keeps_values_to_the_last_digit(dtype):
     values = torch.randn(50, generator=torch.Generator().manual_seed(0)).to(dtype)
     mask = torch.arange(50) % 3 == 0
     for far in (FAR, -FAR):
-        assert torch.equal(only(mask, values, far), torch.where(mask, values, far))
+        for given_mask in (mask, mask.to(dtype)):
+            assert torch.equal(only(given_mask, values, far), torch.where(mask, values, far))
 
 
 def test_no_draw_falls_beyond_the_last_weight():

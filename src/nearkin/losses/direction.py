@@ -20,7 +20,7 @@ def direction_(
         S_an: ``(A, R)``.
         S_ap: ``(A, 1)``.
         inverse_an: 1/D_an ``(A, R)``, or 0.
-        inverse_ap: 1/D_ap ``(A, 1)``, or 0.
+        inverse_ap: 1/D_ap ``(A, 1)``, or 0; times any factor, which the cosine and q then have too.
     """
     q = inverse_an * inverse_ap
     return S_pn.sub_(S_an).sub_(S_ap - 1).mul_(q), q

@@ -12,7 +12,7 @@ from nearkin.losses.pair import Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured, Outside, inverse_distance, log_one_plus_sum_exp_
 from nearkin.mining import Miner
-from nearkin.mining.base import FAR, first_equal_
+from nearkin.mining.base import FAR, first_equal_, only
 
 
 @register("direction_multi_similarity")
@@ -74,17 +74,18 @@ class DirectionMultiSimilarity(MultiSimilarity):
         if self.gamma == 0:
             return super().measure(S, pairs, with_weights)
         positive, negative = self.mine_pairs(S, pairs)
-        candidates = torch.add(S, 1 - pairs.indicators(S).positive, alpha=FAR)
+        candidates = only(pairs.indicators(S).positive, S, FAR)
         S_ap = candidates.amin(dim=1, keepdim=True)
         hardest = first_equal_(candidates, S_ap)
         has_positive = S_ap < FAR / 2
         S_ap = torch.where(has_positive, S_ap, 0)
         inverse = inverse_distance(S)
         inverse_ap = inverse.gather(1, hardest.unsqueeze(1)).mul_(has_positive)
-        cosine, q = direction_(S.index_select(0, hardest), S, S_ap, inverse, inverse_ap)
         alpha, beta, margin = self.alpha, self.beta, self.margin
+        # Cosine and q times −βγ, as they stand in the exponents: what the weights lack is then 1/β.
+        turn, q = direction_(S.index_select(0, hardest), S, S_ap, inverse, inverse_ap * (-beta * self.gamma))
         pulls = torch.mul(S, -alpha, out=candidates)  # not needed any more
-        pushes = S.sub(cosine, alpha=self.gamma).mul_(beta)
+        pushes = torch.add(turn, S, alpha=beta)
         most = beta * (1 + self.gamma)
         far, pull = log_one_plus_sum_exp_(pulls, 1, alpha, Outside(positive), offset=alpha * margin)
         near, push = log_one_plus_sum_exp_(pushes, 1, most, Outside(negative), offset=-beta * margin)
@@ -92,13 +93,11 @@ class DirectionMultiSimilarity(MultiSimilarity):
         if not with_weights:
             return Measured(value)
         pushes.mul_(push.div_(pairs.anchors))
-        cosine.mul_(pushes)
+        turn.mul_(pushes)
         q.mul_(pushes)
-        to_positive = (
-            cosine.sum(dim=1, keepdim=True).mul_(inverse_ap.square()).sub_(q.sum(dim=1, keepdim=True))
-        )
+        by_ap = turn.sum(dim=1, keepdim=True).mul_(inverse_ap.square()).sub_(q.sum(dim=1, keepdim=True))
         weights = pushes.addcmul_(pulls, pull, value=-1 / pairs.anchors)
-        weights.addcmul_(cosine, inverse.square_(), value=-self.gamma)
-        weights.add_(q, alpha=self.gamma).index_add_(0, hardest, q, alpha=-self.gamma)
-        weights.scatter_add_(1, hardest.unsqueeze(1), to_positive.mul_(-self.gamma))
+        weights.addcmul_(turn, inverse.square_(), value=1 / beta)
+        weights.sub_(q, alpha=1 / beta).index_add_(0, hardest, q, alpha=1 / beta)
+        weights.scatter_add_(1, hardest.unsqueeze(1), by_ap.div_(beta))
         return Measured(value, weights)

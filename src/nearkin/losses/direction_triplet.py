@@ -64,19 +64,18 @@ class DirectionTriplet(Triplet):
         return Measured(sums.total.to(S.dtype) * share, sums.weights.mul_(share))
 
     def _sum_over_classes(self, S: Tensor, labels: Tensor) -> _Sums:
-        """Some classes of one size at a time; their rows lie together, and go back at the end."""
+        """Classes of one size at a time; their rows lie together, and go back at the end."""
         ordered, order = labels.sort(stable=True)
         sizes = ordered.unique_consecutive(return_counts=True)[1]
         first = sizes.cumsum(0) - sizes
         sums, visited, begin = _Sums.start(S), [], 0
         for size in sizes.unique().tolist():
             members = order[first[sizes == size].unsqueeze(1) + torch.arange(size, device=S.device)]
-            for some in members.split(max(1, _CHUNK // (size * S.shape[1]))):
-                end = begin + some.numel()
-                together = sums._replace(weights=sums.weights[begin:end].view(*some.shape, -1))
-                _add_classes(together, S, some, self.margin, self.gamma)
-                visited.append(some.flatten())
-                begin = end
+            end = begin + members.numel()
+            together = sums._replace(weights=sums.weights[begin:end].view(*members.shape, -1))
+            _add_classes(together, S, members, self.margin, self.gamma)
+            visited.append(members.flatten())
+            begin = end
         back = torch.cat(visited).argsort()
         return sums._replace(weights=sums.weights.index_select(0, back))
 
@@ -129,60 +128,85 @@ class _Sums(NamedTuple):
 
 
 def _add_classes(sums: _Sums, S: Tensor, members: Tensor, margin: float, gamma: float) -> None:
-    """Add the triplets of some classes to the sums, and write their weights ``(G, M, R)``.
+    """Add the triplets of classes of one size to the sums, and write their weights ``(C, M, R)``.
 
     Anchors of a class meet their next one, the one after it, and so on around: rows stay where they are, no
-    row has to be looked up, and what is looked at together fits into a processor's cache.
+    row has to be looked up. Some classes at a time, in the same few matrices, which stay in a processor's
+    cache.
 
     Args:
         sums: changed in place.
         S: ``(B, R)``, square.
-        members: ``(G, M)``, the rows and columns of G classes of M images each.
+        members: ``(C, M)``, the rows and columns of C classes of M images each.
         margin: α.
         gamma: γ.
     """
-    G, M = members.shape
-    weights = sums.weights
+    C, M = members.shape
     if M == 1:
-        weights.zero_()
+        sums.weights.zero_()
         return
-    rows = S.index_select(0, members.flatten()).view(G, M, -1)
-    inverse = inverse_distance(rows)
-    own_class = members.unsqueeze(1).expand(G, M, M)
     around = torch.arange(M, device=S.device)
-    kin = members[:, (around.unsqueeze(1) + around[1:]) % M]
-    S_ap, inverse_ap = rows.gather(2, kin), inverse.gather(2, kin)
+    kin = members[
+        :, (around + around[1:].unsqueeze(1)) % M
+    ]  # (C, M - 1, M): the next one, the one after it, …
+    S_ap = S[members.unsqueeze(1), kin].transpose(0, 1).unsqueeze(3)
+    inverse_ap = inverse_distance(S_ap)
     shifts, bounds, push = S_ap - 1, S_ap - margin / 2, inverse_ap * gamma
     reached, turns, sides = (torch.empty_like(S_ap) for _ in range(3))
-    cosine, active, active_with, turned = (torch.empty_like(rows) for _ in range(4))
-    for step in range(1, M):
-        one = slice(step - 1, step)
-        torch.sub(rows[:, step:], rows[:, :-step], out=cosine[:, :-step])
-        torch.sub(rows[:, :step], rows[:, -step:], out=cosine[:, -step:])
-        cosine.sub_(shifts[..., one]).mul_(inverse).mul_(inverse_ap[..., one])
-        torch.sub(rows, cosine, alpha=gamma / 2, out=active)
-        torch.gt(active, bounds[..., one], out=active).scatter_(2, own_class, 0)
-        torch.sum(active, 2, keepdim=True, out=reached[..., one])
-        torch.sum(cosine.mul_(active), 2, keepdim=True, out=turns[..., one])
-        if step == 1:
-            active_with.copy_(active)
-            turned.copy_(cosine)
-            near = active.mul_(inverse)
-            torch.mul(near, push[..., one], out=weights)
-        else:
-            active_with.add_(active)
-            turned.add_(cosine)
-            near = active.mul_(inverse)
-            weights.addcmul_(near, push[..., one])
-        torch.sum(near, 2, keepdim=True, out=sides[..., one])
-        weights[:, step:].addcmul_(near[:, :-step], push[:, :-step, one], value=-1)
-        weights[:, :step].addcmul_(near[:, -step:], push[:, -step:, one], value=-1)
-    by_ap = sides.mul_(push).addcmul_(turns, inverse_ap.square_(), value=-gamma).sub_(reached, alpha=2)
-    weights.sub_(turned.mul_(inverse).mul_(inverse), alpha=gamma).add_(active_with, alpha=2)
-    weights.scatter_add_(2, kin, by_ap)
-    owed = bounds.mul_(reached).mul_(2).add_(turns, alpha=gamma)
-    sums.total.add_(rows.mul_(active_with).sum(dim=2).sum(dtype=torch.float64).mul_(2).sub_(owed.sum()))
+    at_once = min(C, max(1, _CHUNK // (M * S.shape[1])))
+    space = S.new_empty(6, at_once, M, S.shape[1])
+    for begin in range(0, C, at_once):
+        some = slice(begin, begin + at_once)
+        of_pairs = [column[:, some] for column in (shifts, bounds, push, reached, turns, sides)]
+        sums.total.add_(_add_rows(sums.weights[some], S, members[some], of_pairs, space))
+    turns.mul_(push)
+    by_ap = sides.mul_(push).addcmul_(turns, inverse_ap.square_(), value=-1).sub_(reached, alpha=2)
+    sums.weights.scatter_add_(2, kin.transpose(1, 2), by_ap.squeeze(3).permute(1, 2, 0))
+    sums.total.sub_(bounds.mul_(reached).mul_(2).add_(turns).sum())
     sums.active.add_(reached.sum())
+
+
+def _add_rows(weights: Tensor, S: Tensor, members: Tensor, of_pairs: list[Tensor], space: Tensor) -> Tensor:
+    """Write the weights of some classes ``(G, M, R)``, all but those on S_ap; and Σ 2 S_an over the active.
+
+    Args:
+        weights: written.
+        S: ``(B, R)``, square.
+        members: ``(G, M)``.
+        of_pairs: ``(M − 1, G, M, 1)`` each, for anchors and their next ones: S_ap − 1, half the bound and
+            γ i_ap; written are the number of active triplets, and their sums of N i_an and of i_an.
+        space: ``(6, G or more, M, R)``, overwritten.
+    """
+    G, M = members.shape
+    own_class = members.unsqueeze(1).expand(G, M, M)
+    rows, inverse, active_with, turned, others, other = space[:, :G].unbind(0)
+    torch.index_select(S, 0, members.flatten(), out=rows.view(G * M, -1))
+    inverse_distance(rows, out=inverse)
+    steps = zip(*(column.unbind(0) for column in of_pairs), strict=True)
+    for step, (shift, bound, push, reached, turns, sides) in enumerate(steps, start=1):
+        ahead = M - step  # so many have their step-th next one below them, the others start again above
+        turn, active, near = (turned, active_with, others) if step == 1 else (others, other, other)
+        torch.sub(rows[:, step:], rows[:, :ahead], out=turn[:, :ahead])
+        torch.sub(rows[:, :step], rows[:, ahead:], out=turn[:, ahead:])
+        turn.sub_(shift).mul_(inverse)
+        torch.addcmul(rows, turn, push, value=-0.5, out=active)
+        torch.gt(active, bound, out=active).scatter_(2, own_class, 0)
+        torch.sum(active, 2, keepdim=True, out=reached)
+        torch.sum(turn.mul_(active), 2, keepdim=True, out=turns)
+        if step == 1:
+            turned.mul_(push)
+            torch.mul(active, inverse, out=near)
+            torch.mul(near, push, out=weights)
+        else:
+            turned.addcmul_(turn, push)
+            active_with.add_(active)
+            torch.mul(active, inverse, out=near)
+            weights.addcmul_(near, push)
+        torch.sum(near, 2, keepdim=True, out=sides)
+        weights[:, step:].addcmul_(near[:, :ahead], push[:, :ahead], value=-1)
+        weights[:, :step].addcmul_(near[:, ahead:], push[:, ahead:], value=-1)
+    weights.sub_(turned.mul_(inverse).mul_(inverse)).add_(active_with, alpha=2)
+    return rows.mul_(active_with).sum(dim=2).sum(dtype=torch.float64).mul_(2)
 
 
 class _Triplets:

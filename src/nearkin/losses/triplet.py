@@ -12,7 +12,7 @@ from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
 from nearkin.mining import Masks, Miner, Triplets
-from nearkin.mining.base import FAR, as_float, places_in_rows, places_of
+from nearkin.mining.base import FAR, as_float, only, places_in_rows, places_of
 
 _FEW_POSITIVES = 16
 """Up to so many positives per anchor, comparing with each is quicker than sorting them."""
@@ -115,7 +115,7 @@ def _count_all(S: Tensor, masks: Masks, margin: float) -> tuple[Tensor, Tensor, 
 
 def _compare_with_each(S: Tensor, negative: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
     """How many thresholds ``(B, K)`` are below each negative ``(B, R)``, and negatives above each of them."""
-    negatives = torch.sub(S, 1 - negative, alpha=FAR)
+    negatives = only(negative, S, -FAR)
     below, active, above = torch.zeros_like(S), torch.empty_like(S), torch.empty_like(thresholds)
     for k in range(thresholds.shape[1]):
         torch.gt(negatives, thresholds[:, k : k + 1], out=active)

@@ -89,15 +89,18 @@ FAR = 1e30
 
 
 def only(mask: Tensor, values: Tensor, otherwise: float) -> Tensor:
-    """``values`` where the mask is true and ``otherwise``, a number as huge as ``FAR``, elsewhere.
+    """``values`` where the mask holds and ``otherwise``, a number as huge as ``FAR``, elsewhere; no gradient.
+
+    The mask is boolean, or made of ones and zeros of the dtype of the values.
 
     >>> only(torch.tensor([True, False]), torch.tensor([1.0, 2.0]), -FAR)
     tensor([ 1.0000e+00, -1.0000e+30])
     """
     if values.dtype not in (torch.float32, torch.float64):
-        return torch.where(mask, values, otherwise)
+        return torch.where(mask.to(torch.bool), values, otherwise)
     # Two steps in vectors are quicker than choosing one by one.
-    return torch.add(values, as_float(~mask, values), alpha=otherwise)
+    outside = as_float(~mask, values) if mask.dtype == torch.bool else 1 - mask
+    return torch.add(values.detach(), outside, alpha=otherwise, out=outside)
 
 
 def first_equal_(rows: Tensor, value: Tensor) -> Tensor:

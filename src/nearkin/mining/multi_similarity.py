@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearkin.mining.base import FAR, Masks, as_float, register
+from nearkin.mining.base import FAR, Masks, as_float, only, register
 
 
 @register("multi_similarity")
@@ -48,8 +48,7 @@ class MultiSimilarity:
         """The same, from ones and zeros to ones and zeros of the dtype of the similarities."""
         S = similarities
         # Everything else is out of sight: neither an extreme nor within any bound.
-        positives = torch.add(S, 1 - positive, alpha=FAR)
-        negatives = torch.sub(S, 1 - negative, alpha=FAR)
+        positives, negatives = only(positive, S, FAR), only(negative, S, -FAR)
         farthest_positive = positives.amin(dim=1, keepdim=True)
         nearest_negative = negatives.amax(dim=1, keepdim=True)
         return Masks(
