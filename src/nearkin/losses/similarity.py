@@ -80,6 +80,11 @@ def inverse_of(norms: Tensor) -> Tensor:
     return torch.threshold(norms, sqrt(torch.finfo(norms.dtype).tiny), inf).reciprocal_()
 
 
+def is_one(gradient: Tensor) -> bool:
+    """Whether a gradient that arrives is the 1 it mostly is; only asked where an answer costs nothing."""
+    return gradient.is_cpu and gradient.item() == 1
+
+
 class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
@@ -145,8 +150,8 @@ class _AmongRows(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         units, inverse, both, *to_parameters = ctx.saved_tensors
+        scale = ctx.share if is_one(gradient) else ctx.share * gradient
         with full_precision(units):
-            scale = ctx.share * gradient
             to_rows = (both @ units).mul_(scale if inverse is None else inverse * scale)
         return None, to_rows, None, *(gradient * own for own in to_parameters)
 
@@ -184,19 +189,22 @@ class _BetweenRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        left, right, weights, along_left, along_right, *to_parameters = ctx.saved_tensors
+        left, right, *parts = ctx.saved_tensors
+        to_parameters = [gradient * own for own in parts[3:]]
+        if not is_one(gradient):
+            parts = [None if part is None else part * gradient for part in parts[:3]]
+        weights, along_left, along_right = parts[:3]
         to_left = to_right = None
         with full_precision(left):
-            weights = weights * gradient
             if ctx.needs_input_grad[1]:
                 to_left = weights @ right
                 if along_left is not None:
-                    to_left.addcmul_(left, along_left * gradient, value=-1)
+                    to_left.addcmul_(left, along_left, value=-1)
             if ctx.needs_input_grad[3]:
                 to_right = weights.mT @ left
                 if along_right is not None:
-                    to_right.addcmul_(right, along_right.mT * gradient, value=-1)
-        return None, to_left, None, to_right, None, *(gradient * own for own in to_parameters)
+                    to_right.addcmul_(right, along_right.mT, value=-1)
+        return None, to_left, None, to_right, None, *to_parameters
 
 
 _TILE = 256

@@ -97,6 +97,19 @@ def check_gradient_is_the_derivative(make: Make) -> None:
     assert torch.autograd.gradcheck(value, (embeddings, *parameters), rtol=1e-4, atol=1e-6, fast_mode=True)
 
 
+def check_gradient_grows_with_the_loss(make: Make) -> None:
+    """Four times the loss, four times every gradient; and the same again from the same graph."""
+    loss, embeddings = make(), batch().requires_grad_()
+    value = loss(embeddings, LABELS)
+    inputs = (embeddings, *loss.parameters())
+    plain = torch.autograd.grad(value, inputs, retain_graph=True)
+    fourfold = torch.autograd.grad(value * 4, inputs, retain_graph=True)
+    again = torch.autograd.grad(value, inputs)
+    for one, four, repeated in zip(plain, fourfold, again, strict=True):
+        _assert_close(four, one * 4, "the gradient of 4 L is not 4 times that of L")
+        _assert_close(repeated, one, "a second look at the gradient differs")
+
+
 def check_same_without_gradient(make: Make) -> None:
     """The shortcut for evaluation gives the same value."""
     with torch.no_grad():
@@ -366,6 +379,7 @@ CHECKS: list[Callable[[Make], None]] = [
     check_value_is_a_finite_scalar,
     check_gradients_reach_embeddings_and_parameters,
     check_gradient_is_the_derivative,
+    check_gradient_grows_with_the_loss,
     check_same_without_gradient,
     check_order_does_not_matter,
     check_float_dtypes,

@@ -100,7 +100,8 @@ def only(mask: Tensor, values: Tensor, otherwise: float) -> Tensor:
         return torch.where(mask.to(torch.bool), values, otherwise)
     # Two steps in vectors are quicker than choosing one by one.
     outside = as_float(~mask, values) if mask.dtype == torch.bool else 1 - mask
-    return torch.add(values.detach(), outside, alpha=otherwise, out=outside)
+    values = values.detach() if values.requires_grad else values
+    return torch.add(values, outside, alpha=otherwise, out=outside)
 
 
 def first_equal_(rows: Tensor, value: Tensor) -> Tensor:
