@@ -205,7 +205,7 @@ def _add_rows(weights: Tensor, S: Tensor, members: Tensor, of_pairs: list[Tensor
         torch.sum(near, 2, keepdim=True, out=sides)
         weights[:, step:].addcmul_(near[:, :ahead], push[:, :ahead], value=-1)
         weights[:, :step].addcmul_(near[:, ahead:], push[:, ahead:], value=-1)
-    weights.sub_(turned.mul_(inverse).mul_(inverse)).add_(active_with, alpha=2)
+    weights.addcmul_(turned.mul_(inverse), inverse, value=-1).add_(active_with, alpha=2)
     return rows.mul_(active_with).sum(dim=2).sum(dtype=torch.float64).mul_(2)
 
 

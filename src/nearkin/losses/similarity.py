@@ -253,7 +253,7 @@ def through_similarities(
 
 def inverse_distance(S: Tensor, out: Tensor | None = None) -> Tensor:
     """``1/D = 1/√(2 − 2S)``, 0 where the two coincide up to rounding; in the place of ``out``, if given."""
-    squared = torch.rsub(S, 2, alpha=2) if out is None else torch.mul(S, -2, out=out).add_(2)
+    squared = torch.sub(S.new_full((), 2), S, alpha=2, out=out)
     return torch.threshold_(squared, 8 * torch.finfo(S.dtype).eps, inf).rsqrt_()
 
 
