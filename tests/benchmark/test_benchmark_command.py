@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import re
 import signal
-import sys
 
 import pytest
 import tomli_w
@@ -14,30 +13,16 @@ from nearkin.benchmark import execution
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, RunProgress
 from nearkin.cli import board as board_module
-from nearkin.cli.app import main
 from nearkin.cli.board import BoardDisplay
-from nearkin.cli.display import console
 from nearkin.training import Run
 
 
 @pytest.fixture
-def nearkin(capsys, monkeypatch):
-    """Runs the command line, and the runs it starts, in this process: (exit code, output, errors)."""
+def nearkin(nearkin, monkeypatch):
+    """Also the runs that the command line starts are run in this process."""
     monkeypatch.setattr(execution, "_PAUSE", 0)
     monkeypatch.setattr(execution, "_workforce", lambda *_: InProcess())
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
-        monkeypatch.setattr(console, "file", sys.stdout)
-        try:
-            main()
-            code = 0
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
+    return nearkin
 
 
 @pytest.fixture

@@ -1,33 +1,19 @@
 from __future__ import annotations
 
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
-from nearkin.cli.app import main
-from nearkin.cli.display import console
 from nearkin.protocols import execute
 from nearkin.training import Recipe, Run
 
 
 @pytest.fixture
-def explain(capsys, monkeypatch, tmp_path):
+def explain(nearkin, monkeypatch, tmp_path):
     """Runs ``nearkin explain`` in this process: (exit code, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nearkin", "explain", *map(str, arguments)])
-        monkeypatch.setattr(console, "file", sys.stdout)
-        try:
-            main()
-            code = 0
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
+    return partial(nearkin, "explain")
 
 
 def test_forces_and_animations(explain, tmp_path):

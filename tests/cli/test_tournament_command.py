@@ -1,33 +1,18 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 import tomli_w
 
-from nearkin.cli.app import main
 from nearkin.cli.display import console
 from nearkin.protocols import execute
 from nearkin.training import Recipe, Run
 
 
 @pytest.fixture
-def nearkin(capsys, monkeypatch):
-    """Runs the command line in this process, 120 columns wide: (exit code, standard output, error)."""
+def nearkin(nearkin, monkeypatch):
+    """In a terminal of 120 columns."""
     monkeypatch.setattr(console, "_width", 120)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
-        monkeypatch.setattr(console, "file", sys.stdout)
-        try:
-            main()
-            code = 0
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
+    return nearkin
 
 
 def test_the_thesis_tournament_is_printed(nearkin):
