@@ -16,6 +16,7 @@ from nearkin.losses.similarity import (
     Outside,
     exp_,
     full_precision,
+    is_one,
     log_sum_exp_,
     refuse_second_derivative,
     without_underflow_,
@@ -163,7 +164,8 @@ class _AmongChosen(torch.autograd.Function):
         refuse_second_derivative()
         anchors, anchor, partners, partner, weights = ctx.saved_tensors
         with full_precision(anchors):
-            weights = weights * gradient
+            if not is_one(gradient):
+                weights = weights * gradient
             to_rows = anchors.new_zeros(ctx.sizes[0], anchors.shape[1])
             to_others = to_rows if ctx.together else anchors.new_zeros(ctx.sizes[1], anchors.shape[1])
             to_rows.index_copy_(0, anchor, weights @ partners)
