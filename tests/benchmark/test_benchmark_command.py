@@ -88,9 +88,8 @@ def test_ctrl_c_and_termination_stop_the_workers_and_say_how_to_go_on(
     monkeypatch.setattr(InProcess, "start", lambda *_: signal.raise_signal(number))
     monkeypatch.setattr(InProcess, "stop", lambda _: stopped.append(True))
     told = "stopped; the same command goes on from the last checkpoints\n"
-    outside = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # ignored by what runs in the background
+    # What runs in the background ignores it from the start.
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         before = signal.getsignal(number)
         assert nearkin("benchmark", plan_file, "-o", tmp_path / "out") == (code, "", told)

@@ -146,9 +146,8 @@ def _add_classes(sums: _Sums, S: Tensor, members: Tensor, margin: float, gamma: 
         sums.weights.zero_()
         return
     around = torch.arange(M, device=S.device)
-    kin = members[
-        :, (around + around[1:].unsqueeze(1)) % M
-    ]  # (C, M - 1, M): the next one, the one after it, …
+    # Of every anchor the next one, the one after it, …: (C, M − 1, M)
+    kin = members[:, (around + around[1:].unsqueeze(1)) % M]
     S_ap = S[members.unsqueeze(1), kin].transpose(0, 1).unsqueeze(3)
     inverse_ap = inverse_distance(S_ap)
     shifts, bounds, push = S_ap - 1, S_ap - margin / 2, inverse_ap * gamma
