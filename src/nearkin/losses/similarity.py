@@ -189,11 +189,10 @@ class _BetweenRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        left, right, *parts = ctx.saved_tensors
-        to_parameters = [gradient * own for own in parts[3:]]
+        left, right, weights, along_left, along_right, *to_parameters = ctx.saved_tensors
         if not is_one(gradient):
-            parts = [None if part is None else part * gradient for part in parts[:3]]
-        weights, along_left, along_right = parts[:3]
+            parts = (weights, along_left, along_right)
+            weights, along_left, along_right = (None if part is None else part * gradient for part in parts)
         to_left = to_right = None
         with full_precision(left):
             if ctx.needs_input_grad[1]:
@@ -204,7 +203,7 @@ class _BetweenRows(torch.autograd.Function):
                 to_right = weights.mT @ left
                 if along_right is not None:
                     to_right.addcmul_(right, along_right.mT, value=-1)
-        return None, to_left, None, to_right, None, *to_parameters
+        return None, to_left, None, to_right, None, *(gradient * own for own in to_parameters)
 
 
 _TILE = 256
@@ -253,7 +252,7 @@ def through_similarities(
 
 def inverse_distance(S: Tensor, out: Tensor | None = None) -> Tensor:
     """``1/D = 1/√(2 − 2S)``, 0 where the two coincide up to rounding; in the place of ``out``, if given."""
-    squared = torch.sub(S.new_full((), 2), S, alpha=2, out=out)
+    squared = torch.sub(S.new_full((), 2), S, alpha=2, out=out)  # torch.rsub, which takes no out
     return torch.threshold_(squared, 8 * torch.finfo(S.dtype).eps, inf).rsqrt_()
 
 
