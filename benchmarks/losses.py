@@ -63,7 +63,7 @@ ours the hardest of each pair (`triplet`); its lifted structure has no scales; i
 positive in the denominator (`proxy_nca`); `npair` is its form, one pair per class without the length
 term, and `npair_all` is our default, which does more work; with very many classes its SoftTriple runs
 without the regulariser. The embeddings are noisy on purpose: on easy batches the miners select nothing,
-and speed-ups are smaller. So they are where the two take turns step by step (`--turn 1`) and each finds
+and speed-ups are smaller. They are smaller too where the two alternate step by step (`--turn 1`): each finds
 the other's data in the caches, or none of its own, as after a network's backward pass."""
 
 
