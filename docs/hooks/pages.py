@@ -39,7 +39,7 @@ from nearkin.explain.pair_weighting import check_weighs_pairs
 from nearkin.explain.similarities import CHANGES, differences, in_words, mark
 
 ROOT = Path(__file__).parents[2]
-PUBLISHED = ROOT / "src" / "nearkin" / "benchmark" / "published"
+PUBLISHED = ROOT / "src" / "nearkin" / "tournament" / "published"
 COSTS = {
     180: ROOT / "benchmarks/results/losses_b180.json",
     1024: ROOT / "benchmarks/results/losses_b1024.json",

@@ -13,8 +13,8 @@ from nearkin.evaluation import retrieval_scores
 from nearkin.networks import build, embed
 from nearkin.protocols import SealedTest, execute, names, open_data, score_test, seal
 from nearkin.protocols.base import registry
+from nearkin.recipe.recipe import ProtocolRecipe
 from nearkin.training import Observer, Recipe, Run
-from nearkin.training.recipe import ProtocolRecipe
 
 
 def image_set(names: list[str], seed: int = 0) -> ImageSet:

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from nearkin import losses, networks
+from nearkin.recipe.recipe import Recipe, ScheduleRecipe, override
 from nearkin.training.optimization import (
     build_optimizer,
     build_scheduler,
     learning_rate_factor,
     refuse_forgotten_parameters,
 )
-from nearkin.training.recipe import Recipe, ScheduleRecipe, override
 
 
 def recipe(*settings: str) -> Recipe:

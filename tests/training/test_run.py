@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nearkin.atomic import atomic_path
-from nearkin.training.recipe import Recipe, override
+from nearkin.recipe.recipe import Recipe, override
 from nearkin.training.run import Checkpoint, Run, RunError
 
 

@@ -23,11 +23,11 @@ from pydantic import (
 )
 
 from nearkin import losses
+from nearkin.recipe.recipe import Section, first_mistake, override, read_toml
+from nearkin.recipe.terms import merged
 from nearkin.registry import nearest_name
 from nearkin.training import Recipe, RecipeError
-from nearkin.training.recipe import Section, first_mistake, override, read_toml
 from nearkin.training.run import first_difference
-from nearkin.training.terms import merged
 
 AXES = {
     "data": "data_sets",

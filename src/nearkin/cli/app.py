@@ -91,9 +91,9 @@ def train(
     from nearkin.cli.display import TrainingDisplay, print_run
     from nearkin.cli.views import draw_run
     from nearkin.protocols import execute
+    from nearkin.recipe.recipe import override
     from nearkin.training import Recipe, Run
     from nearkin.training.distributed import leave_other_processes
-    from nearkin.training.recipe import override
 
     settings = [*(settings or []), *(["data.skip_bad=true"] if skip_bad else [])]
     chosen = Recipe.read(recipe, settings) if recipe else Recipe.parse(override({}, settings), source="--set")
@@ -177,8 +177,8 @@ def datasets_show(
     """Print what a data set holds and write a contact sheet of its training images."""
     from nearkin.cli.display import print_data_set
     from nearkin.data import build
-    from nearkin.training.pictures import contact_sheet
-    from nearkin.training.recipe import override
+    from nearkin.pictures.run import contact_sheet
+    from nearkin.recipe.recipe import override
 
     data_set = build(name, root, **override({}, settings or []))
     picture = output or Path(f"{name}.png")
@@ -195,7 +195,7 @@ def datasets_check(
     """Decode every image and list those that cannot be read; exit code 1 if there are any."""
     from nearkin.cli.display import checking_progress, print_bad_images
     from nearkin.data import build, check_images
-    from nearkin.training.recipe import override
+    from nearkin.recipe.recipe import override
 
     data_set = build(name, root, **override({}, settings or []))
     with checking_progress() as progress:

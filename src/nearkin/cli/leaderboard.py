@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from nearkin.benchmark.standings import Leaderboard, Place, Ranking, Standings
 from nearkin.cli.display import console
+from nearkin.tournament.standings import Leaderboard, Place, Ranking, Standings
 
 _BAR_WIDTH = 24
 _SHORT_BAR_WIDTH = 8

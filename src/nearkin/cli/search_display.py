@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nearkin.cli.display import console, shown_path
-from nearkin.protocols.search import Search, SearchObserver, TrialRecord
-from nearkin.protocols.search_strategy import importances
+from nearkin.tuning.search import Search, SearchObserver, TrialRecord
+from nearkin.tuning.strategy import importances
 
 _SHOWN_TRIALS = 5
 

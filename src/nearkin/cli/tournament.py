@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from nearkin.benchmark.outcomes import Outcome
-    from nearkin.benchmark.standings import Standings
+    from nearkin.tournament.outcomes import Outcome
+    from nearkin.tournament.standings import Standings
 
 _PLAN = "tournament"
 
@@ -47,8 +47,8 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time.")] = None,
 ) -> None:
     """Rank losses, with intervals and tests: every loss on glyphs, your own runs, or published results."""
-    from nearkin.benchmark.tournament import rank_published
     from nearkin.cli.leaderboard import print_standings
+    from nearkin.tournament.ranking import rank_published
 
     if published is not None:
         if runs:
@@ -79,8 +79,8 @@ def _train(folder: Path, jobs: int | None) -> None:
 
 def _rank(runs: Sequence[Path], folder: Path, metric: str, with_baselines: bool) -> Standings:
     """Rank what is in some folders, beside the baselines of their experiments."""
-    from nearkin.benchmark.outcomes import read_outcomes
-    from nearkin.benchmark.tournament import rank_outcomes
+    from nearkin.tournament.outcomes import read_outcomes
+    from nearkin.tournament.ranking import rank_outcomes
 
     kept = folder / "baselines"
     outcomes, skipped = read_outcomes(runs)
@@ -96,8 +96,8 @@ def _rank(runs: Sequence[Path], folder: Path, metric: str, with_baselines: bool)
 
 def _run_baselines(outcomes: Sequence[Outcome], folder: Path) -> list[str]:
     """Run the baselines of every experiment; say which ones could not be run, and why."""
-    from nearkin.benchmark.baselines import run_baselines
     from nearkin.cli.display import Stages
+    from nearkin.tournament.baselines import run_baselines
     from nearkin.training import Recipe
 
     recipes = {outcome.experiment: outcome.recipe for outcome in reversed(outcomes) if outcome.kind == "run"}
@@ -111,9 +111,9 @@ def _run_baselines(outcomes: Sequence[Outcome], folder: Path) -> list[str]:
 
 
 def _write_report(standings: Standings, folder: Path) -> None:
-    from nearkin.benchmark.diagram import critical_difference_diagram
-    from nearkin.benchmark.report import write_report
     from nearkin.cli.display import Stages, console, shown_path
+    from nearkin.pictures.diagram import critical_difference_diagram
+    from nearkin.tournament.report import write_report
 
     page = write_report(standings, folder, observer=Stages())
     console.print()

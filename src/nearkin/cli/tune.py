@@ -54,11 +54,11 @@ def tune(
     from nearkin.cli.display import TrainingDisplay, print_run
     from nearkin.cli.search_display import SearchDisplay, print_search
     from nearkin.cli.views import draw_run
-    from nearkin.protocols.search import Search
-    from nearkin.protocols.search_pictures import draw_search
-    from nearkin.protocols.search_plan import plan_search
+    from nearkin.pictures.search import draw_search
+    from nearkin.recipe.recipe import override
     from nearkin.training import Recipe
-    from nearkin.training.recipe import override
+    from nearkin.tuning.plan import plan_search
+    from nearkin.tuning.search import Search
 
     settings = settings or []
     chosen = Recipe.read(recipe, settings) if recipe else Recipe.parse(override({}, settings), source="--set")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nearkin.pictures.run import embedding_map, fold_curves, learning_curve, retrieval_gallery
 from nearkin.protocols import Finished, reopened, selects_on_test
 from nearkin.training import Observer, Run
-from nearkin.training.pictures import embedding_map, fold_curves, learning_curve, retrieval_gallery
 
 
 def draw_run(finished: Finished, observer: Observer) -> list[Path]:

@@ -15,7 +15,7 @@ from nearkin.data import sop as sop
 from nearkin.data import table as table
 from nearkin.data.checking import BadImage, check_images, leave_out
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
-from nearkin.data.fingerprints import fingerprint
+from nearkin.data.file_hashes import fingerprint
 from nearkin.data.images import DataSet, ImageArray, Images, ImageSet, common_labels, split_classes
 from nearkin.data.joining import join
 from nearkin.data.loading import Batch, Loader, TransformedImages, loader
@@ -23,7 +23,6 @@ from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
 from nearkin.data.remembered_checks import bad_images
 from nearkin.data.resized_copies import resized_copy
-from nearkin.data.spoken_names import spoken_class_names
 from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
 
 __all__ = [
@@ -54,7 +53,6 @@ __all__ = [
     "register",
     "resized_copy",
     "split_classes",
-    "spoken_class_names",
     "training_transform",
 ]
 

@@ -11,7 +11,7 @@ from platformdirs import user_cache_dir
 from nearkin.atomic import write_json
 from nearkin.data.checking import BadImage, Progress, check_images
 from nearkin.data.decoding import ImageFiles
-from nearkin.data.fingerprints import fingerprint
+from nearkin.data.file_hashes import fingerprint
 from nearkin.data.images import DataSet
 
 

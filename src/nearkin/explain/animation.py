@@ -23,7 +23,9 @@ from nearkin.evaluation import retrieval_scores
 from nearkin.explain.choice import LossChoice
 from nearkin.explain.forces import NOTHING, forces_at, place_proxies
 from nearkin.explain.layouts import Layout
-from nearkin.explain.style import (
+from nearkin.losses import Loss, ProxyLoss
+from nearkin.losses.base import require_count
+from nearkin.pictures.style import (
     CLASS_COLOURS,
     GREY,
     INK,
@@ -34,8 +36,6 @@ from nearkin.explain.style import (
     columns_of_grid,
     marker_of,
 )
-from nearkin.losses import Loss, ProxyLoss
-from nearkin.losses.base import require_count
 
 FORMATS = ("gif", "html")
 _STEP = 0.05

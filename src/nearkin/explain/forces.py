@@ -17,9 +17,9 @@ from torch import Tensor
 from nearkin.explain.choice import LossChoice
 from nearkin.explain.layouts import Layout, turned
 from nearkin.explain.pair_weighting import similarity_weights
-from nearkin.explain.style import GREY, INK, PALE, Path, colour_of, columns_of_grid, marker_of, save
 from nearkin.losses import Loss, ProxyLoss
 from nearkin.losses.base import require_one_of
+from nearkin.pictures.style import GREY, INK, PALE, Path, colour_of, columns_of_grid, marker_of, save
 
 SPACES = ("circle", "plane")
 _LONGEST = 0.6

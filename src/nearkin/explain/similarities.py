@@ -26,9 +26,9 @@ from torch import Tensor
 from nearkin import losses
 from nearkin.explain.choice import LossChoice
 from nearkin.explain.pair_weighting import pairs_of, similarity_weights
-from nearkin.explain.style import GREY, INK, PULL, PUSH, Path, dress, save
 from nearkin.losses import Loss, ProxyLoss
 from nearkin.losses.base import require_one_of
+from nearkin.pictures.style import GREY, INK, PULL, PUSH, Path, dress, save
 
 CHANGES = ("own", "S", "N", "P")
 """The pair alone; all of the anchor's similarities together; its other negatives; its other positives."""

@@ -21,9 +21,9 @@ from torch.nn.functional import normalize
 
 from nearkin.explain.choice import LossChoice
 from nearkin.explain.pair_weighting import check_weighs_pairs, similarity_weights
-from nearkin.explain.style import GREY, INK, PULL, PULL_TO_PUSH, PUSH, Path, dress, save
 from nearkin.losses import Loss, ProxyLoss
 from nearkin.losses.base import require_count
+from nearkin.pictures.style import GREY, INK, PULL, PULL_TO_PUSH, PUSH, Path, dress, save
 
 _SWEEP = 201
 _IN_A_ROW = 5

@@ -12,10 +12,10 @@ from nearkin.losses.description import Description, describe
 from nearkin.losses.direction_multi_similarity import DirectionMultiSimilarity
 from nearkin.losses.direction_proxy_nca import DirectionProxyNCA
 from nearkin.losses.direction_triplet import DirectionTriplet
-from nearkin.losses.language import LanguageGuidance
 from nearkin.losses.lifted_structure import LiftedStructure
 from nearkin.losses.margin import Margin
-from nearkin.losses.memory import CrossBatchMemory
+from nearkin.losses.modifiers.language import LanguageGuidance
+from nearkin.losses.modifiers.memory import CrossBatchMemory
 from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.nca import NCA
 from nearkin.losses.npair import NPair

@@ -19,8 +19,6 @@ from nearkin.networks.base import Backbone, EmbeddingNetwork, registry
 from nearkin.networks.embedding import embed, initialise_head_with_pca
 from nearkin.networks.freezing import freeze_batch_norm, has_trained_batch_norm, train_head_only
 from nearkin.networks.pooling import poolings
-from nearkin.networks.pseudo_labels import pseudo_class_names
-from nearkin.networks.text import TextEncoder, text_encoder
 from nearkin.networks.weights import load_imagenet, load_weights
 
 __all__ = [
@@ -28,7 +26,6 @@ __all__ = [
     "Activations",
     "Backbone",
     "EmbeddingNetwork",
-    "TextEncoder",
     "build",
     "cache_activations",
     "embed",
@@ -37,9 +34,7 @@ __all__ = [
     "initialise_head_with_pca",
     "names",
     "poolings",
-    "pseudo_class_names",
     "register",
-    "text_encoder",
     "train_head_only",
 ]
 

@@ -13,8 +13,8 @@ from nearkin import losses
 from nearkin.data import evaluation_transform, training_transform
 from nearkin.networks import ActivationTransform, EmbeddingNetwork
 from nearkin.networks.weights import add_weights
+from nearkin.recipe.terms import published
 from nearkin.training import Recipe, build_network
-from nearkin.training.terms import published
 
 _LIBRARIES = (
     "torch",

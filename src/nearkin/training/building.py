@@ -11,7 +11,7 @@ from nearkin import losses, networks
 from nearkin.data import ImageSet, evaluation_transform
 from nearkin.losses.base import Loss
 from nearkin.networks import ActivationTransform, EmbeddingNetwork, embed, freeze_batch_norm
-from nearkin.training.recipe import Recipe
+from nearkin.recipe.recipe import Recipe
 from nearkin.training.run import Run
 from nearkin.training.trunk import after_trunk, seen_by_trunk
 

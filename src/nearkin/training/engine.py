@@ -16,13 +16,13 @@ from torch import Tensor
 from nearkin import sampling
 from nearkin.data import ImageSet, loader, training_transform
 from nearkin.evaluation import retrieval_scores
+from nearkin.language.guidance import guided_by_language
 from nearkin.networks import EmbeddingNetwork, initialise_head_with_pca, train_head_only
+from nearkin.observer import Observer
 from nearkin.training.averaging import WeightAverage
 from nearkin.training.building import build_loss, build_network, embed_as
 from nearkin.training.distributed import Processes, build_accelerator
 from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
-from nearkin.training.guidance import guided_by_language
-from nearkin.training.observer import Observer
 from nearkin.training.optimization import build_optimizer, build_scheduler
 from nearkin.training.resuming import (
     fingerprint,

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from nearkin.losses.base import Loss
 from nearkin.networks import EmbeddingNetwork
-from nearkin.training.recipe import Recipe, ScheduleRecipe
+from nearkin.recipe.recipe import Recipe, ScheduleRecipe
 
 _OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "adamw": (torch.optim.AdamW, {}),

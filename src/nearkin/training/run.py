@@ -18,8 +18,8 @@ from torch import Tensor
 
 from nearkin.atomic import atomic_path, is_unfinished, remove_unfinished, write_json, write_text
 from nearkin.evaluation import PerQuery, RetrievalScores
+from nearkin.recipe.recipe import Recipe, RecipeError
 from nearkin.training.distributed import is_first_process
-from nearkin.training.recipe import Recipe, RecipeError
 
 _KEPT_CHECKPOINTS = 2
 

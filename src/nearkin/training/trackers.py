@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nearkin.training.observer import Observer
+from nearkin.observer import Observer
 from nearkin.training.run import Run, RunError
 
 _LOSS_EVERY = 25  # batches between two values of the loss: reading one waits for the device

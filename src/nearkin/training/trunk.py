@@ -10,7 +10,7 @@ from nearkin.data import ImageSet, evaluation_transform
 from nearkin.data.transforms import Transform
 from nearkin.networks import Activations, ActivationTransform, EmbeddingNetwork, cache_activations
 from nearkin.networks.embedding import Progress
-from nearkin.training.recipe import Recipe
+from nearkin.recipe.recipe import Recipe
 
 _FLIP = 0.5
 

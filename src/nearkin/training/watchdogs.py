@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 
 from nearkin.losses import Triplet
 from nearkin.networks import has_trained_batch_norm
+from nearkin.recipe.recipe import Recipe
 from nearkin.sampling.base import PlannedSampler
-from nearkin.training.recipe import Recipe
 
 _PATIENCE = 100  # batches through which something must hold before it is said
 _COLLAPSED = 0.99  # mean similarity of images of different classes

@@ -1,0 +1,7 @@
+"""What language models know about class names: text encoders, names and guidance."""
+
+from nearkin.language.pseudo_labels import pseudo_class_names
+from nearkin.language.spoken_names import spoken_class_names
+from nearkin.language.text import TextEncoder, text_encoder
+
+__all__ = ["TextEncoder", "pseudo_class_names", "spoken_class_names", "text_encoder"]

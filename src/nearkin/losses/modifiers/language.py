@@ -1,0 +1,227 @@
+"""What a language model knows about the names of classes, for any loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearkin.losses.base import (
+    Loss,
+    check_embeddings,
+    check_finite,
+    check_label_range,
+    check_labels,
+    require_non_negative,
+)
+from nearkin.losses.similarity import (
+    Measured,
+    Side,
+    at_least_float32,
+    full_precision,
+    lengths,
+    normalise,
+    through_similarities,
+)
+
+Encoder = Callable[[list[str]], Tensor]
+"""From N texts to their embeddings ``(N, E)``."""
+
+
+class LanguageGuidance(Loss):
+    """Any loss, and beside it: classes should be as similar in pictures as their names are in language.
+
+    Equation:
+        L = loss + ω · (1/B) Σ_i KL(σ(S_I row i) ‖ σ(S_L row i + γ_L))
+
+        σ is the softmax of a row, S_I the cosines of the embeddings of a batch, S_L the cosines of a frozen
+        language model's embeddings of "a photo of a {class}". Where two images share a class, an image with
+        itself included, language has nothing to say: there both S_I and S_L + γ_L are set to 1 + γ_L, and no
+        gradient flows. S_L is a constant.
+
+    Source:
+        Roth, Vinyals, Akata. Integrating Language Guidance into Vision-based Deep Metric Learning. CVPR 2022.
+        arXiv 2203.08543. (The published code has the two distributions in the other order.)
+
+    When to use:
+        When class names say more than that classes differ: kinds of birds, makes of cars. Names that a
+        language model has never met guide nobody. The paper's best weights with multi-similarity lie between
+        5.5 and 10.
+
+    With several names per class (where there are none, :func:`nearkin.language.pseudo_class_names` finds
+    some), names are compared rank by rank, and S_L is the mean of the K matrices: the most likely names of
+    two classes with each other, the second most likely with each other, and so on.
+
+    Keywords of ``forward`` such as ``references`` and ``ids`` go to the inner loss; guidance looks at the
+    batch itself. Its learnable parameters are found here by their own names. With a
+    :class:`~nearkin.losses.CrossBatchMemory`, the guidance goes around the memory, not into it. Weight 0 is
+    the inner loss, bit for bit.
+
+    Args:
+        loss: the inner loss.
+        class_names: C names in the order of the labels, or C lists of K names.
+        encoder: makes embeddings ``(N, E)`` of N prompts, called once and not kept; or the embeddings of the
+            names themselves, ``(C, E)`` or ``(C, K, E)``.
+        weight: ω.
+        shift: γ_L.
+        prompt: what is said about a name, which takes the place of ``{}``.
+
+    Example:
+        >>> from nearkin.losses import build
+        >>> names = ["crow", "raven", "wren"]
+        >>> meanings = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+        >>> loss = LanguageGuidance(build("contrastive"), names, meanings, weight=1)
+        >>> loss.class_similarities
+        tensor([[1.0000, 0.8000, 0.0000],
+                [0.8000, 1.0000, 0.6000],
+                [0.0000, 0.6000, 1.0000]])
+        >>> loss.guidance(torch.eye(3), torch.tensor([0, 1, 2]))  # three pictures that are equally different
+        tensor(0.2501)
+    """
+
+    class_units: Tensor
+
+    def __init__(
+        self,
+        loss: Loss,
+        class_names: Sequence[str] | Sequence[Sequence[str]],
+        encoder: Encoder | Tensor,
+        weight: float = 7.5,
+        *,
+        shift: float = 1.0,
+        prompt: str = "a photo of a {}",
+    ) -> None:
+        require_non_negative(weight=weight, shift=shift)
+        if "{}" not in prompt:
+            raise ValueError(f"prompt={prompt!r} has no place for the class name: write it with {{}}")
+        super().__init__()
+        self.loss = loss
+        self.weight = weight
+        self.shift = shift
+        self.prompt = prompt
+        names = _names_by_class(class_names)
+        embeddings = encoder if isinstance(encoder, Tensor) else _encode(names, encoder, prompt)
+        # Kept as C · K · E numbers, not as C · C similarities: there may be many thousand classes.
+        self.register_buffer("class_units", _units_in_a_row(embeddings.detach(), names))
+
+    def forward(self, embeddings: Tensor, labels: Tensor, **keywords: Any) -> Tensor:
+        """The inner loss of a batch and its guidance, a scalar.
+
+        Args:
+            embeddings: ``(B, D)``, raw.
+            labels: ``(B,)`` integers in ``0 … C − 1``.
+            keywords: what else the inner loss takes.
+        """
+        if self.weight == 0:
+            inner: Tensor = self.loss(embeddings, labels, **keywords)
+            return inner
+        check_embeddings(embeddings)
+        rows = at_least_float32(embeddings)  # once for both, so that their gradients add up in full precision
+        value: Tensor = self.loss(rows, labels, **keywords) + self.weight * self.guidance(rows, labels)
+        return value
+
+    def guidance(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The mean divergence of picture from language over the rows of a batch, without its weight.
+
+        Args:
+            embeddings: ``(B, D)``, raw.
+            labels: ``(B,)`` integers in ``0 … C − 1``.
+        """
+        check_embeddings(embeddings)
+        check_labels(labels, embeddings)
+        with full_precision(embeddings):
+            rows = at_least_float32(embeddings)
+            norms = lengths(rows)
+            if self.validate:
+                check_finite(norms)
+                check_label_range(labels, len(self.class_units))
+            if not len(rows):
+                return rows.sum() * 0
+            same = labels.unsqueeze(1) == labels
+            own = 1 + self.shift
+            units = self.class_units[labels.long()].to(rows.dtype)
+            log_q = (units @ units.T).add_(self.shift).masked_fill_(same, own).log_softmax(dim=1)
+            return through_similarities(
+                lambda S, with_weights: _divergence(S.masked_fill(same, own), log_q, same, with_weights),
+                Side(rows, norms),
+            )
+
+    @property
+    def class_similarities(self) -> Tensor:
+        """How similar the names of the classes are, ``(C, C)``."""
+        with full_precision(self.class_units):
+            return self.class_units @ self.class_units.T
+
+    def param_groups(self, lr: float) -> list[dict[str, Any]]:
+        """The inner loss's groups: language has nothing to learn."""
+        return self.loss.param_groups(lr)
+
+    def __getattr__(self, name: str) -> Any:
+        """What is learnable in the inner loss (``proxies``, ``beta``), under its own name."""
+        inner = self.__dict__.get("_modules", {}).get("loss")
+        if inner is not None and name in inner._parameters:
+            return inner._parameters[name]
+        return super().__getattr__(name)
+
+    def extra_repr(self) -> str:
+        """The constructor's keywords and the number of classes."""
+        classes = len(self.class_units)
+        return f"weight={self.weight}, shift={self.shift}, prompt={self.prompt!r}, classes={classes}"
+
+
+def _divergence(S: Tensor, log_q: Tensor, same: Tensor, with_weights: bool) -> Measured:
+    """The mean over rows of KL(σ(S) ‖ q), and its derivative p (log p − log q − KL) / B in each row."""
+    log_p = S.log_softmax(dim=1)
+    gap = log_p - log_q
+    p = log_p.exp_()
+    divergences = (p * gap).sum(dim=1, keepdim=True)
+    value = divergences.mean()
+    if not with_weights:
+        return Measured(value)
+    weights = p.mul_(gap.sub_(divergences)).masked_fill_(same, 0).div_(len(S))
+    return Measured(value, weights)
+
+
+def _names_by_class(class_names: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
+    """C lists of K names."""
+    if not len(class_names):
+        raise ValueError("class_names is empty: guidance needs a name for every class")
+    names = [[name] if isinstance(name, str) else list(name) for name in class_names]
+    for number, own in enumerate(names):
+        if not own or len(own) != len(names[0]):
+            raise ValueError(
+                f"class {number} has {len(own)} names and class 0 has {len(names[0])}: names are compared "
+                "rank by rank, so every class needs as many as the others, at least one"
+            )
+    return names
+
+
+@torch.no_grad()
+def _encode(names: list[list[str]], encoder: Encoder, prompt: str) -> Tensor:
+    """Embeddings ``(C, K, E)`` of all names, each of which is encoded once, however often it occurs."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(name for own in names for name in own))}
+    embeddings = encoder([prompt.replace("{}", name) for name in places])
+    if embeddings.dim() != 2 or len(embeddings) != len(places):
+        raise ValueError(
+            f"the encoder made {tuple(embeddings.shape)} of {len(places)} texts: it must give one row each"
+        )
+    return embeddings[torch.tensor([[places[name] for name in own] for own in names])]
+
+
+def _units_in_a_row(embeddings: Tensor, names: list[list[str]]) -> Tensor:
+    """From ``(C, E)`` or ``(C, K, E)`` to ``(C, K·E)`` whose products are the mean cosines over the ranks.
+
+    The mean of K products of units is one product of all of them in a row, scaled.
+    """
+    by_rank = embeddings.unsqueeze(1) if embeddings.dim() == 2 else embeddings
+    if by_rank.dim() != 3 or by_rank.shape[:2] != (len(names), len(names[0])):
+        raise ValueError(
+            f"embeddings of shape {tuple(embeddings.shape)} for {len(names)} classes with {len(names[0])} "
+            "names each: give (C, E), or (C, K, E) for K names per class"
+        )
+    if not by_rank.is_floating_point() or not torch.isfinite(by_rank).all():
+        raise ValueError("the embeddings of the class names must be finite floating-point numbers")
+    return normalise(at_least_float32(by_rank)).flatten(1) / sqrt(by_rank.shape[1])

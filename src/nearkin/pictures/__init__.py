@@ -1,0 +1,1 @@
+"""One plotting style, and the pictures of runs, searches and rankings."""

@@ -1,0 +1,1 @@
+"""Everything about a run as typed text: TOML, ``--set`` and what the papers used."""

@@ -1,0 +1,104 @@
+"""What a reader must know to believe or repeat a comparison: first what differs, then what is equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nearkin.tournament.outcomes import Outcome
+from nearkin.tournament.report.tables import Cell, Column, Row, Table
+from nearkin.tournament.report.wording import count, labelled, listed
+
+_DISCLOSED = ("disclosure", "recipe", "selection", "data", "network", "versions")
+_PLACES = ("recipe.data.root",)  # where the images lie says nothing about the run, and much about a machine
+_ABSENT = "not said"
+_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """Settings that differ between the runs, and those that are the same in all."""
+
+    differing: Table | None
+    equal: Table | None
+    runs: int
+
+
+def disclosure(outcomes: Sequence[Outcome]) -> Disclosure:
+    """Compare everything that the runs disclose; baselines have no training to speak of."""
+    runs = [outcome for outcome in outcomes if outcome.kind == "run" and outcome.result]
+    flat = [
+        _flat({name: outcome.result[name] for name in _DISCLOSED if name in outcome.result})
+        for outcome in runs
+    ]
+    keys = [key for key in dict.fromkeys(key for one in flat for key in one) if key not in _PLACES]
+    differing, equal = [], []
+    said: set[tuple[str, ...]] = set()
+    for key in keys:
+        column = tuple(values.get(key, _ABSENT) for values in flat)
+        holders: dict[str, list[Outcome]] = {}
+        for outcome, value in zip(runs, column, strict=True):
+            holders.setdefault(value, []).append(outcome)
+        name = Cell(key.removeprefix("disclosure."))
+        if len(holders) == 1:
+            equal.append(Row([name, Cell(column[0])]))
+        elif column not in said:  # the recipe repeats what the disclosure says, under another name
+            said.add(column)
+            differing.append(Row([name, Cell(_shares(holders)), Cell(_within(holders))]))
+    differing.sort(key=lambda row: row.cells[-1].text == "no")
+    return Disclosure(
+        Table("differs", "What differs between the runs", _DIFFERENCE, differing) if differing else None,
+        Table("equal", f"Equal in all {len(runs)} runs", _EQUAL, equal) if equal else None,
+        len(runs),
+    )
+
+
+_DIFFERENCE = [
+    Column("setting"),
+    Column("values"),
+    Column("within an experiment", hint="whether contenders of one and the same experiment differ in it"),
+]
+_EQUAL = [Column("setting"), Column("value")]
+
+
+def _shares(holders: Mapping[str, Sequence[Outcome]]) -> str:
+    """Every value with how many runs have it, and whose they are; the most frequent first."""
+    ordered = sorted(holders.items(), key=lambda item: -len(item[1]))
+    return ";\n".join(f"{value}: {count(len(ones), 'run')}{_whose(ones)}" for value, ones in ordered)
+
+
+def _within(holders: Mapping[str, Sequence[Outcome]]) -> str:
+    """Whether some experiment holds two values."""
+    seen = [{outcome.experiment for outcome in ones} for ones in holders.values()]
+    return "yes" if sum(map(len, seen)) > len(set().union(*seen)) else "no"
+
+
+def _whose(outcomes: Sequence[Outcome]) -> str:
+    names = list(dict.fromkeys(outcome.contender for outcome in outcomes))
+    return f" ({listed(names)})" if len(names) <= _NAMED else ""
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested tables as ``table.key`` with words as values.
+
+    >>> _flat({"loss": {"margin": 0.1}, "recall_at": [1, 2]})
+    {'loss.margin': '0.1', 'recall_at': '1, 2'}
+    """
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = _words(value)
+    return flat
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_words, value)) or "none"
+    return labelled(str(value))

@@ -1,0 +1,206 @@
+"""A look at what networks find: galleries, maps and confusions, from the best run and the worst."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from nearkin.data import ImageSet
+from nearkin.pictures.run import Retrieved, embedding_map, pixels, retrieved
+from nearkin.protocols import Opened, examine, open_data, score_test
+from nearkin.tournament.outcomes import Outcome
+from nearkin.tournament.report.wording import CHOSEN_ON_TEST, Links, experiment_name, percent, score_name
+from nearkin.tournament.standings import Leaderboard, Place, Standings
+from nearkin.training import Observer, Run, load_network
+
+_DATA_SETS = 3
+_QUERIES, _NEIGHBOURS = 8, 7
+_THUMBNAIL = 72  # pixels: sharp enough at the size it is shown, and 130 of them stay below half a megabyte
+_MAP_SIDE, _MAP_THUMBNAIL = 1100, 26
+_CONFUSIONS = 8
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A picture inside the page.
+
+    Attributes:
+        uri: The picture itself.
+        name: Of its class.
+        right: Whether it is of the query's class; ``None`` for the query.
+        tiny: Enlarge it with hard edges: it has fewer pixels than the screen shows.
+    """
+
+    uri: str
+    name: str
+    right: bool | None = None
+    tiny: bool = False
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Queries with what one run finds nearest to them."""
+
+    contender: str
+    target: str
+    score: str
+    rows: Sequence[tuple[Thumbnail, Sequence[Thumbnail]]]
+    map_uri: str
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Two classes that one run takes for each other, with a picture of each."""
+
+    taken: Thumbnail
+    for_: Thumbnail
+    images: int
+    share: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the report shows of one data set; ``missing`` says why there is nothing to see."""
+
+    name: str
+    galleries: Sequence[Gallery]
+    confusions: Sequence[Confusion]
+    missing: str = ""
+
+
+def looks(standings: Standings, links: Links, observer: Observer) -> list[Look]:
+    """A look at each of the first few data sets, in its experiment with the best score."""
+
+    def worth(board: Leaderboard) -> tuple[bool, float]:
+        honest = board.experiment.protocol != CHOSEN_ON_TEST
+        return honest, _trained(board)[0].scores[standings.metric]
+
+    best: dict[str, Leaderboard] = {}
+    for board in filter(_trained, standings.leaderboards):
+        other = best.setdefault(board.experiment.dataset, board)
+        best[board.experiment.dataset] = max(other, board, key=worth)
+    return [_look(board, standings.metric, links, observer) for board in list(best.values())[:_DATA_SETS]]
+
+
+def _trained(board: Leaderboard) -> list[Place]:
+    return [place for place in board.places if place.kind == "run"]
+
+
+def _look(board: Leaderboard, metric: str, links: Links, observer: Observer) -> Look:
+    name = experiment_name(board.experiment)
+    places = _trained(board)
+    chosen = places[:1] + places[1:][-1:]
+    try:
+        opened = []
+        confusions: list[Confusion] = []
+        for place in chosen:
+            outcome = max(place.outcomes, key=lambda one: one.scores[metric])
+            run = _run_with_network(outcome)
+            observer.stage(f"looking at what {place.contender} finds on {board.experiment.dataset}")
+            if place is chosen[0]:
+                seen, evaluation = _examined(run)
+                confusions = _confusions(seen.queries, evaluation)
+            else:
+                seen = score_test(load_network(run), open_data(run.recipe), run.recipe)
+            opened.append(_gallery(outcome, seen, metric, links))
+    except (ValueError, OSError, RuntimeError) as error:
+        return Look(name, [], [], " ".join(str(error).split()))
+    return Look(name, opened, confusions)
+
+
+def _run_with_network(outcome: Outcome) -> Run:
+    """The run itself, or the first fold of a cross-validation."""
+    assert outcome.path is not None
+    folds = outcome.result.get("folds", [])
+    return Run.existing(outcome.path / folds[0]["run"] if folds else outcome.path)
+
+
+def _examined(run: Run) -> tuple[Opened, dict[str, Any]]:
+    """The test split as a run sees it, and its ``evaluation.json``, made if it is not there."""
+    file = run.path / "evaluation.json"
+    if file.exists():
+        opened = score_test(load_network(run), open_data(run.recipe), run.recipe)
+    else:
+        found = examine(run).finished.opened
+        assert found is not None
+        opened = found
+    evaluation: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return opened, evaluation
+
+
+def _gallery(outcome: Outcome, opened: Opened, metric: str, links: Links) -> Gallery:
+    rows = retrieved(
+        opened.queries,
+        opened.query_embeddings,
+        gallery=opened.gallery,
+        gallery_embeddings=opened.gallery_embeddings,
+        queries=_QUERIES,
+        neighbours=_NEIGHBOURS,
+    )
+    searched = opened.gallery if opened.gallery is not None else opened.queries
+    return Gallery(
+        contender=outcome.contender,
+        target=links.run(outcome) or "",
+        score=f"{score_name(metric)} {percent(outcome.scores[metric])} %",
+        rows=[_gallery_row(opened.queries, searched, row) for row in rows],
+        map_uri=_map(opened),
+    )
+
+
+def _gallery_row(queries: ImageSet, searched: ImageSet, row: Retrieved) -> tuple[Thumbnail, list[Thumbnail]]:
+    found = zip(row.neighbours, row.right, strict=True)
+    return _thumbnail(queries, row.query), [_thumbnail(searched, index, right) for index, right in found]
+
+
+def _thumbnail(images: ImageSet, index: int, right: bool | None = None) -> Thumbnail:
+    picture = Image.fromarray(pixels(images.images[index]))
+    tiny = max(picture.size) < _THUMBNAIL
+    picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    name = images.class_names[int(images.labels[index])]
+    return Thumbnail(_data_uri(picture, lossless=tiny), name, right, tiny)
+
+
+def _data_uri(picture: Image.Image, *, lossless: bool = False) -> str:
+    buffer = io.BytesIO()
+    picture.save(buffer, "webp", lossless=lossless, quality=82, method=6)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _map(opened: Opened) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "map.png"
+        embedding_map(
+            opened.queries,
+            opened.query_embeddings,
+            file,
+            classes=30,
+            side=_MAP_SIDE,
+            thumbnail=_MAP_THUMBNAIL,
+        )
+        with Image.open(file) as picture:
+            return _data_uri(picture.convert("RGB"))
+
+
+def _confusions(images: ImageSet, evaluation: dict[str, Any]) -> list[Confusion]:
+    """The most frequent ones; a class named in the file but not among the images is passed over."""
+    first: dict[str, int] = {}
+    for index, label in enumerate(images.labels.tolist()):
+        first.setdefault(images.class_names[label], index)
+    return [
+        Confusion(
+            _thumbnail(images, first[entry["label"]]),
+            _thumbnail(images, first[entry["taken_for"]]),
+            entry["images"],
+            percent(entry["share"], 0),
+        )
+        for entry in evaluation.get("confusions", [])[:_CONFUSIONS]
+        if entry["label"] in first and entry["taken_for"] in first
+    ]

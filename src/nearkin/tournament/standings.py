@@ -1,0 +1,287 @@
+"""Everything a tournament has to say, in plain values: what a report shows and a terminal prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nearkin.evaluation import Interval
+from nearkin.tournament.outcomes import Experiment, Kind, Outcome, Skipped
+
+Verdict = Literal["win", "tie", "loss"]
+
+
+@dataclass(frozen=True)
+class PublishedFigure:
+    """What somebody reported for a loss, data set, network and embedding size.
+
+    Attributes:
+        source: Who and where, such as ``Psomas, 2020, Table 7``.
+        contender: The loss.
+        experiment: Data set, network, embedding size and protocol.
+        scores: By name, in [0, 1].
+        note: What to know before comparing; empty if nothing.
+    """
+
+    source: str
+    contender: str
+    experiment: Experiment
+    scores: dict[str, float]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a leaderboard: one contender in one experiment, over all its seeds.
+
+    Attributes:
+        contender: Loss or baseline.
+        kind: ``run``, ``baseline`` or ``published``.
+        rank: 1 is best, ties share their mean rank; ``None`` for baselines, which are shown, not ranked.
+        scores: Mean over seeds, by name, in [0, 1].
+        spread: Standard deviation over seeds (n − 1), by name; empty with one seed.
+        interval: Of the ranked score, over test classes, hits averaged over seeds; ``None`` if no run kept
+            its queries.
+        seeds_interval: Of the ranked score's mean over seeds (Student's t); ``None`` with one seed.
+        outcomes: The runs behind it.
+        published: Figures that others reported for this configuration.
+    """
+
+    contender: str
+    kind: Kind
+    rank: float | None
+    scores: dict[str, float]
+    spread: dict[str, float]
+    interval: Interval | None
+    seeds_interval: tuple[float, float] | None
+    outcomes: list[Outcome]
+    published: list[PublishedFigure] = field(default_factory=list)
+
+    @property
+    def seeds(self) -> int:
+        """How many runs the means are over."""
+        return len(self.outcomes)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two contenders on the same queries of one experiment: the first one's score minus the second's.
+
+    Attributes:
+        first: A contender.
+        second: Another.
+        difference: Mean over queries, hits averaged over seeds.
+        low: Lower end of the interval over classes.
+        high: Upper end.
+        p_value: Of exchanging the two in a random half of the classes (two-sided).
+        p_holm: The same after Holm's correction for all pairs of the experiment.
+        verdict: ``win`` or ``loss`` of the first if the interval excludes 0 and ``p_holm`` is below alpha.
+    """
+
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    p_holm: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """One experiment.
+
+    Attributes:
+        experiment: What all lines have in common.
+        places: Best first, baselines among them by their score.
+        comparisons: Every pair of contenders whose queries were kept, once.
+        notes: What to know before believing it, such as unequal terms.
+    """
+
+    experiment: Experiment
+    places: list[Place]
+    comparisons: list[Comparison]
+    notes: list[str]
+
+    def comparison(self, first: str, second: str) -> Comparison | None:
+        """The comparison of two contenders, seen from the first; ``None`` if there is none."""
+        for found in self.comparisons:
+            if (found.first, found.second) == (first, second):
+                return found
+            if (found.first, found.second) == (second, first):
+                return reverse(found)
+        return None
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """A line of the ranking over experiments, as in Table 11 of the thesis.
+
+    Attributes:
+        contender: The loss.
+        total: Sum of its ranks.
+        average: Mean rank.
+        deviation: Standard deviation of its ranks (n − 1; 0 with one experiment).
+        ranks: By experiment.
+    """
+
+    contender: str
+    total: float
+    average: float
+    deviation: float
+    ranks: dict[Experiment, float]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Ranks over the experiments in which every ranked contender took part.
+
+    Attributes:
+        rows: Best first.
+        experiments: Those that count.
+        left_out: Contenders without a score in some experiment, with how many they have.
+    """
+
+    rows: list[RankRow]
+    experiments: list[Experiment]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FriedmanTest:
+    """Do the contenders differ at all?
+
+    Friedman (1937, JASA), with the correction of Iman and Davenport (1980).
+
+    Attributes:
+        statistic: χ², corrected for ties.
+        p_value: Of χ² with k − 1 degrees of freedom.
+        f_statistic: Iman and Davenport's less conservative F.
+        f_p_value: With k − 1 and (k − 1)(N − 1) degrees of freedom.
+        contenders: k.
+        experiments: N.
+        permutation_p_value: Where N ≤ 10 or k ≤ 5, too few for χ² and F; ``None`` with more.
+    """
+
+    statistic: float
+    p_value: float
+    f_statistic: float
+    f_p_value: float
+    contenders: int
+    experiments: int
+    permutation_p_value: float | None = None
+
+    @property
+    def best_p_value(self) -> float:
+        """The most trustworthy of the p-values: by permutation where there is one, or else of F."""
+        return self.f_p_value if self.permutation_p_value is None else self.permutation_p_value
+
+
+@dataclass(frozen=True)
+class NemenyiTest:
+    """Which contenders differ?
+
+    Those whose average ranks are further apart than the critical difference (Nemenyi, 1963).
+
+    Attributes:
+        critical_difference: In average ranks.
+        alpha: Level of the test.
+        p_values: By pair, first contender before second in the ranking.
+        groups: Contenders in a row that cannot be told apart, two or more each.
+    """
+
+    critical_difference: float
+    alpha: float
+    p_values: dict[tuple[str, str], float]
+    groups: list[list[str]]
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """Wilcoxon's signed-rank test of two contenders over the experiments, exact.
+
+    Attributes:
+        first: A contender.
+        second: Another.
+        p_value: Two-sided.
+        p_holm: After Holm's correction for all pairs.
+        difference: Median over the experiments of the first one's score minus the second's.
+    """
+
+    first: str
+    second: str
+    p_value: float
+    p_holm: float
+    difference: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """How often one contender beat another, over all experiments."""
+
+    wins: int
+    ties: int
+    losses: int
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Everything a tournament has to say.
+
+    Attributes:
+        metric: The score that ranks.
+        alpha: Level of all tests.
+        leaderboards: One per experiment.
+        ranking: Over the experiments, ranked contenders only (losses, no baselines).
+        friedman: ``None`` where there are too few experiments or contenders; ``test_notes`` says so.
+        nemenyi: Likewise.
+        pair_tests: Every pair of ranked contenders; empty where no result could be significant.
+        records: Wins, ties and losses by pair of contenders, both ways round; baselines included. Empty
+            without kept queries.
+        notes: What a reader must know: slips in published tables, unequal terms, what was left out.
+        test_notes: Each test's finding in a sentence, or why there is none.
+        skipped: Directories that could not be compared, with the reason.
+    """
+
+    metric: str
+    alpha: float
+    leaderboards: list[Leaderboard]
+    ranking: Ranking
+    friedman: FriedmanTest | None
+    nemenyi: NemenyiTest | None
+    pair_tests: list[PairTest]
+    records: dict[tuple[str, str], Record]
+    notes: list[str]
+    test_notes: list[str]
+    skipped: list[Skipped]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Every run, baseline and published figure behind it."""
+        places = [place for board in self.leaderboards for place in board.places]
+        return [outcome for place in places for outcome in place.outcomes]
+
+    def place(self, experiment: Experiment, contender: str) -> Place | None:
+        """One line of one leaderboard."""
+        for board in self.leaderboards:
+            if board.experiment == experiment:
+                for place in board.places:
+                    if place.contender == contender:
+                        return place
+        return None
+
+
+def reverse(comparison: Comparison) -> Comparison:
+    """The same comparison, seen from the second contender."""
+    verdicts: dict[Verdict, Verdict] = {"win": "loss", "tie": "tie", "loss": "win"}
+    return Comparison(
+        first=comparison.second,
+        second=comparison.first,
+        difference=-comparison.difference,
+        low=-comparison.high,
+        high=-comparison.low,
+        p_value=comparison.p_value,
+        p_holm=comparison.p_holm,
+        verdict=verdicts[comparison.verdict],
+    )

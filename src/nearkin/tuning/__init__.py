@@ -1,0 +1,1 @@
+"""Hyperparameter search on validation classes."""

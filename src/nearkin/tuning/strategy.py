@@ -1,0 +1,77 @@
+"""How a search draws its trials, when it gives one up, and what it says mattered: Optuna, seeded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from nearkin.losses import Choices, Range
+from nearkin.tuning.plan import SearchPlan, Values
+
+
+def suggest(trial: optuna.Trial, key: str, where: Range | Choices) -> Any:
+    """A value for a key, as the study's sampler draws it or as the trial was queued with."""
+    if isinstance(where, Choices):
+        return trial.suggest_categorical(key, where.values)
+    if where.whole:
+        return trial.suggest_int(key, int(where.low), int(where.high), log=where.log)
+    return trial.suggest_float(key, where.low, where.high, log=where.log)
+
+
+def sampler_of(plan: SearchPlan, number: int) -> optuna.samplers.BaseSampler:
+    """Of one trial, so that a search that was stopped draws what it would have drawn; first the recipe."""
+    seed = int(np.random.SeedSequence([plan.recipe.seed, number]).generate_state(1)[0])
+    if plan.sampler == "grid":
+        return _Given(plan.grid_point(number))
+    own = plan.own_values()
+    if number == 0 and own is not None:
+        return _Given(own)
+    if plan.sampler == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+
+def pruner_of(plan: SearchPlan) -> optuna.pruners.BasePruner:
+    """When to give a trial up; not before the median of five others says something."""
+    epochs = plan.recipe.training.epochs
+    if plan.pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max(1, epochs // 4))
+    if plan.pruner == "hyperband":
+        return optuna.pruners.HyperbandPruner(min_resource=1, max_resource=epochs)
+    return optuna.pruners.NopPruner()
+
+
+class _Given(optuna.samplers.BaseSampler):
+    """Values that are known beforehand."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._values[param_name]
+
+
+def importances(study: optuna.Study) -> dict[str, float]:
+    """How much of the differences between trials each value explains; nothing if there are too few trials."""
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(done) < 4 or len({trial.value for trial in done}) < 2:
+        return {}
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {key: float(share) for key, share in found.items()}

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from nearkin import losses
+from nearkin.recipe.terms import published
+from nearkin.training import Recipe, RecipeError
+from nearkin.training.optimization import learning_rate_factor
+
+
+@pytest.mark.parametrize("loss", sorted(published()))
+def test_published_terms_are_a_whole_recipe_that_may_be_changed(loss):
+    recipe = Recipe.parse(
+        {"terms": "published", "loss": {"name": loss}, "network": {"weights": None, "embedding_dim": 7}}
+    )
+    assert recipe.loss.name == loss
+    assert recipe.network.name in {"bninception", "resnet50"}
+    assert (recipe.network.embedding_dim, recipe.network.weights) == (7, "imagenet")  # None says nothing
+    assert Recipe.parse(recipe.to_dict()) == recipe  # what a run directory keeps is complete
+    assert published()[loss]
+
+
+def test_losses_differ_in_everything_under_published_terms_and_in_nothing_else_under_equal_ones():
+    def apart_from_the_loss(terms, name):
+        values = Recipe.parse({"terms": terms, "loss": {"name": name}}).to_dict()
+        return {key: value for key, value in values.items() if key != "loss"}
+
+    names = sorted(published())
+    assert len({str(apart_from_the_loss("published", name)) for name in names}) == len(names)
+    for proxies in (True, False):
+        kin = [
+            name for name in losses.names() if getattr(losses.get(name), "needs_classes", False) == proxies
+        ]
+        assert len({str(apart_from_the_loss("equal", name)) for name in kin}) == 1
+
+
+def test_the_thesis_has_terms_for_each_of_its_experiments():
+    thesis = {"network": {"name": "resnet50"}, "data": {"name": "sop", "root": "x"}}
+    recipe = Recipe.parse({"terms": "thesis", "loss": {"name": "margin"}, **thesis})
+    assert (recipe.optimizer.name, recipe.optimizer.lr, recipe.training.epochs) == ("adamw", 6e-4, 100)
+    assert (recipe.schedule.name, recipe.schedule.every, recipe.schedule.factor) == ("step", 10, 0.25)
+    assert recipe.sampler.model_dump() == {"name": "balanced", "batch_size": 100, "images_per_class": 5}
+    assert recipe.loss.keywords == {"margin": 0.5, "beta": 1.2, "mining": "distance_weighted"}
+    assert recipe.loss.lr == 5e-5
+    for data in ("cub200", "cars196", "sop"):
+        for network in ("resnet50", "bninception", "googlenet"):
+            for loss in ("contrastive", "proxy_anchor", "soft_triple", "npair"):
+                Recipe.parse(
+                    {
+                        "terms": "thesis",
+                        "loss": {"name": loss},
+                        "data": {"name": data, "root": "x"},
+                        "network": {"name": network},
+                    }
+                )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"terms": "published", "loss": {"name": "contrastive"}},
+            "no published terms are known for contrastive",
+        ),
+        ({"terms": "thesis"}, "the thesis has no terms for convnet on glyphs"),
+        ({"terms": "thesis", "loss": {"name": "nca"}}, "the thesis has no terms for nca"),
+        ({"terms": "fair"}, "terms: input should be"),
+        ({"schedule": {"name": "multi_step"}}, "needs them"),
+        ({"schedule": {"milestones": [3]}}, "milestones go with"),
+        ({"schedule": {"name": "multi_step", "milestones": [3, 2]}}, "must rise"),
+        ({"optimizer": {"name": "sgd", "eps": 0.1}}, "sgd"),
+    ],
+)
+def test_mistakes_are_named(values, message):
+    with pytest.raises(RecipeError, match=message):
+        Recipe.parse(values)
+
+
+def test_multi_step_falls_at_its_milestones():
+    schedule = Recipe.parse({"terms": "published", "loss": {"name": "soft_triple"}}).schedule
+    factors = [learning_rate_factor(schedule, 50, epoch) for epoch in (0, 18.9, 19, 38.9, 39, 49)]
+    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from sklearn.decomposition import PCA
+
+from nearkin.evaluation import retrieval_scores
+from nearkin.protocols import execute, open_data
+from nearkin.tournament import baselines
+from nearkin.tournament.baselines import LEARNERS, baseline_names, run_baselines
+from nearkin.tournament.outcomes import read_outcomes
+from nearkin.training import Recipe, Run, build_network
+
+
+@pytest.fixture
+def recipe(small_recipe) -> Recipe:
+    return Recipe.parse(small_recipe)
+
+
+def test_every_baseline_becomes_an_outcome_of_the_runs_experiment(recipe, tmp_path):
+    run_baselines(recipe, tmp_path / "baselines")
+    execute(Run.open(tmp_path / "run", recipe))
+    outcomes, skipped = read_outcomes([tmp_path])
+    assert not skipped
+    assert len({outcome.experiment for outcome in outcomes}) == 1
+    found = {outcome.contender: outcome for outcome in outcomes if outcome.kind == "baseline"}
+    assert sorted(found) == sorted(baseline_names(recipe))
+    for outcome in found.values():
+        scores, labels = outcome.queries()
+        assert scores.to_dict()["recall_at_1"] == outcome.scores["recall_at_1"]
+        assert len(labels) == 240
+        assert outcome.description
+    for learner in LEARNERS:
+        assert found[learner].result["baseline"]["fitted_on"] == {"images": 216, "classes": 27}
+
+
+def test_pca_is_fitted_on_training_pixels_and_scored_as_a_run(recipe, tmp_path):
+    (folder,) = run_baselines(recipe, tmp_path, names=["pca"])
+    data_set = open_data(recipe)
+    preprocessing = build_network(recipe).preprocessing
+
+    def pixels(images):
+        values = torch.stack([images.images[i] for i in range(len(images))]).float() / 255
+        return ((values - preprocessing.mean[0]) / preprocessing.std[0]).flatten(1).numpy()
+
+    learnt = PCA(16, random_state=0).fit(pixels(data_set.train))
+    embeddings = torch.from_numpy(learnt.transform(pixels(data_set.test)))
+    expected = retrieval_scores(embeddings, data_set.test.labels).recall_at[1]
+    found = json.loads((folder / "result.json").read_text())["test"]["recall_at_1"]
+    assert found == pytest.approx(expected, abs=0.01)
+
+
+def test_baselines_are_run_once_and_again_when_something_changed(recipe, tmp_path, monkeypatch):
+    names = ["raw_pixels", "rca"]
+    (first, _) = run_baselines(recipe, tmp_path, names=names)
+    opened = []
+    monkeypatch.setattr(baselines, "open_data", lambda *given: opened.append(1) or open_data(*given))
+    run_baselines(recipe.changed({"loss.name": "triplet", "training.epochs": 9}), tmp_path, names=names)
+    assert not opened
+    (first / "result.json").write_text("{")
+    run_baselines(recipe, tmp_path, names=names)
+    assert len(opened) == 1
+    run_baselines(recipe.changed({"network.width": 5}), tmp_path, names=names)
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("changes", [{}, {"network.cached_trunk": "2"}])
+def test_with_weights_learners_start_from_frozen_features(recipe, tmp_path, changes, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    weights = tmp_path / "backbone.safetensors"
+    state = build_network(recipe).backbone.state_dict()
+    save_file({name: value.contiguous() for name, value in state.items()}, weights)
+    pretrained = recipe.changed({"network.weights": str(weights), **changes})
+    assert baseline_names(pretrained)[1] == "frozen_features"
+    run_baselines(pretrained, tmp_path / "kept", names=["frozen_features", "lfda", "raw_pixels"])
+    found = {outcome.contender: outcome for outcome in read_outcomes([tmp_path / "kept"]).outcomes}
+    network = build_network(pretrained)
+    assert found["frozen_features"].description.endswith(f"features, {network.num_features} numbers")
+    assert "of the pretrained network's features" in found["lfda"].description
+    assert found["raw_pixels"].description == "pixels, 256 numbers"
+
+
+def test_slow_learners_get_whole_classes():
+    labels = np.repeat(np.arange(10), 7)
+    rows = baselines._whole_classes(labels, 30, seed=0)
+    assert len(rows) == 28
+    assert set(np.bincount(labels[rows], minlength=10)) == {0, 7}
+    assert len(baselines._whole_classes(labels, 1, seed=0)) == 14  # two classes at least
+    assert len(baselines._whole_classes(labels, 1000, seed=0)) == 70
