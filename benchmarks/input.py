@@ -87,7 +87,7 @@ def image_folder(folder: Path, scheme: str, workers: int, *, tensors_first: bool
     return DataLoader(images, BATCH, num_workers=workers, persistent_workers=workers > 0).__iter__
 
 
-def ours(images: data.ImageSet, scheme: str, workers: int, **keywords: bool) -> Pass:
+def ours(images: data.SampleSet, scheme: str, workers: int, **keywords: bool) -> Pass:
     if scheme == "evaluation":
         transform = data.evaluation_transform(PREPROCESSING, **keywords)
     else:
@@ -97,7 +97,7 @@ def ours(images: data.ImageSet, scheme: str, workers: int, **keywords: bool) -> 
 
 def contestants(folder: Path, copies: Path, scheme: str, workers: int) -> dict[str, Pass]:
     paths = sorted(folder.glob("*/*.jpg"))
-    images = data.ImageSet(data.ImageFiles(paths), [path.parent.name for path in paths])
+    images = data.SampleSet(data.ImageFiles(paths), [path.parent.name for path in paths])
     return {
         "ImageFolder, Pillow": image_folder(folder, scheme, workers, tensors_first=False),
         "ImageFolder, tensors": image_folder(folder, scheme, workers, tensors_first=True),

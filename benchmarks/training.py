@@ -59,7 +59,7 @@ class Seconds(NamedTuple):
 class BareLoop:
     """Nothing but PyTorch around the same network, loss and batches."""
 
-    def __init__(self, recipe: Recipe, images: data.ImageSet) -> None:
+    def __init__(self, recipe: Recipe, images: data.SampleSet) -> None:
         self.network = build_network(recipe).train()
         self.loss = build_loss(recipe, images.num_classes)
         self.sampler = sampling.build(

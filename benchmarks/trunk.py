@@ -52,7 +52,7 @@ def epoch(
 
     def run() -> None:
         for batch in batches:
-            images = batch.images if trunk is None else trunk(batch.images)
+            images = batch.inputs if trunk is None else trunk(batch.inputs)
             optimiser.zero_grad()
             cross_entropy(network(images), batch.labels).backward()
             optimiser.step()
@@ -72,7 +72,7 @@ def medians(epochs: dict[str, Callable[[], None]], images: int) -> dict[str, flo
     return {name: images / statistics.median(times) for name, times in seconds.items()}
 
 
-def largest_difference(birds: data.ImageSet, folder: Path) -> float:
+def largest_difference(birds: data.SampleSet, folder: Path) -> float:
     """Between unit embeddings of the same images, through the cache and past it."""
     network = build()
     activations, rest = networks.cache_activations(network, STAGE, birds, folder)

@@ -31,7 +31,7 @@ def test_cub200_splits_its_classes_in_the_middle_and_reports_other_counts(cub):
         assert birds.test.class_names == ("101.White_Pelican", "200.Yellowthroat")
         assert birds.test.labels.tolist() == [0, 0, 1, 1]
         assert birds.train[0][0].shape == (3, 60, 80)
-        assert birds.train.images.name(3) == "images/100.Pelican/b.jpg"
+        assert birds.train.samples.name(3) == "images/100.Pelican/b.jpg"
     assert birds.notes == (
         "train: 4 images of 2 classes here, 5,864 of 100 published",
         "test: 4 images of 2 classes here, 5,924 of 100 published",
@@ -62,7 +62,7 @@ def test_cars196_from_annotations(cars):
     assert (len(found.train), len(found.test)) == (196, 196)
     assert found.train.class_names[0] == "001 Make 0 Model"
     assert found.test.class_names[0] == "099 Make 0 Model"
-    assert found.test.images.name(0) == "car_ims/000196.jpg"
+    assert found.test.samples.name(0) == "car_ims/000196.jpg"
     assert found.notes[0] == "train: 196 images of 98 classes here, 8,054 of 98 published"
 
 
@@ -89,7 +89,7 @@ def test_sop_from_its_lists(tmp_path):
     found = data.build("sop", root=tmp_path)
     assert found.train.labels.tolist() == [0, 0, 1]
     assert found.train.class_names == ("00001", "00002")
-    assert found.test.images.path(0) == tmp_path / "cabinet_final/9_0.JPG"
+    assert found.test.samples.path(0) == tmp_path / "cabinet_final/9_0.JPG"
     assert "59,551 of 11,318 published" in found.notes[0]
 
 
@@ -111,15 +111,15 @@ def test_inshop_has_queries_and_a_gallery(tmp_path, layout):
     (lists / "list_eval_partition.txt").write_text(f"6\nimage_name item_id evaluation_status\n{lines}\n")
     found = data.build("inshop", root=tmp_path)
     assert (len(found.train), len(found.query), len(found.gallery), len(found.test)) == (2, 2, 2, 4)
-    assert found.query.images.path(0) == images / "img/c.jpg"
+    assert found.query.samples.path(0) == images / "img/c.jpg"
     assert found.test.class_names == ("id_02", "id_03")
     assert "14,218 of 3,985 published" in found.notes[1]
 
 
 def test_labels_of_query_and_gallery_in_one_numbering():
     pixels = data.ImageArray(torch.zeros(3, 1, 4, 4, dtype=torch.uint8))
-    query = data.ImageSet(pixels, ["b", "c", "b"])
-    gallery = data.ImageSet(pixels, ["a", "b", "c"])
+    query = data.SampleSet(pixels, ["b", "c", "b"])
+    gallery = data.SampleSet(pixels, ["a", "b", "c"])
     assert [labels.tolist() for labels in data.common_labels(query, gallery)] == [[1, 2, 1], [0, 1, 2]]
 
 

@@ -27,7 +27,7 @@ def test_split_folders_are_taken_as_they_are(tmp_path, save_image):
         ("c",),
         ("d",),
     )
-    assert [found.train.images.name(i) for i in range(2)] == ["a/2.PNG", "a/deeper/1.jpg"]
+    assert [found.train.samples.name(i) for i in range(2)] == ["a/2.PNG", "a/deeper/1.jpg"]
     save_image("test/a/1.jpg")
     with pytest.raises(ValueError, match="class 'a' is in train and in test"):
         data.build("folder", root=tmp_path)
@@ -59,7 +59,7 @@ def awkward(tmp_path, save_image):
 
 def test_an_awkward_folder_is_read_with_notes(awkward):
     found = data.build("folder", root=awkward)
-    names = {s.images.name(i) for s in (found.train, found.test) for i in range(len(s))}
+    names = {s.samples.name(i) for s in (found.train, found.test) for i in range(len(s))}
     below_plain = {name for name in names if name.startswith("plain/") and "again" not in name}
     assert below_plain == {f"plain/{file}.jpg" for file in ("1", "2", "text", "nothing", "loop")}
     assert {"鳥/ツバメ.jpg", "鳥/🦅 2.jpg", "Zaunkönig/é.jpg"} <= names
@@ -92,7 +92,7 @@ def test_an_awkward_folder_is_checked_and_cleaned(awkward):
 
 def test_links_to_the_folder_above_do_not_go_round_in_circles(awkward):
     found = data.build("folder", root=awkward)
-    plain = [s.images.name(i) for s in (found.train, found.test) for i in range(len(s))]
+    plain = [s.samples.name(i) for s in (found.train, found.test) for i in range(len(s))]
     through_link = [name for name in plain if name.startswith("plain/again/")]
     assert len(through_link) == len(set(through_link))
     assert not any(name.startswith("plain/again/plain/again") for name in through_link)

@@ -48,7 +48,7 @@ def small(glyphs_root) -> data.DataSet:
 
 
 def all_pixels(data_set: data.DataSet) -> torch.Tensor:
-    return torch.cat([split.images.pixels for split in (data_set.train, data_set.validation, data_set.test)])
+    return torch.cat([split.samples.pixels for split in (data_set.train, data_set.validation, data_set.test)])
 
 
 def test_every_character_is_drawn_by_enough_typefaces(candidates):
@@ -99,7 +99,7 @@ def test_splits_share_no_class(small):
 
 
 def test_pictures_of_a_class_come_from_different_typefaces(small):
-    names = [small.train.images.name(i) for i in range(8)]
+    names = [small.train.samples.name(i) for i in range(8)]
     assert len(set(names)) == 8
     assert len({name.split(" in ")[0] for name in names}) == 1
 
@@ -158,7 +158,7 @@ def test_clean_pictures_show_the_character(candidates):
 
 def test_raw_pixels_find_less_than_half_of_the_kin(glyphs_root):
     test = data.build("glyphs", glyphs_root).test
-    scores = retrieval_scores(test.images.pixels.flatten(1).float(), test.labels, recall_at=(1,))
+    scores = retrieval_scores(test.samples.pixels.flatten(1).float(), test.labels, recall_at=(1,))
     assert 0.1 < scores.recall_at[1] < 0.45
 
 

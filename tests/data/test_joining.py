@@ -3,14 +3,14 @@ from __future__ import annotations
 import torch
 from PIL import Image
 
-from nearkin.data import ImageArray, ImageFiles, ImageSet, join
+from nearkin.data import ImageArray, ImageFiles, SampleSet, join
 
 
 def pixels(count: int, size: int = 8) -> torch.Tensor:
     return torch.randint(256, (count, 1, size, size), generator=torch.Generator().manual_seed(count)).byte()
 
 
-def check_joined(both: ImageSet, first: ImageSet, second: ImageSet) -> None:
+def check_joined(both: SampleSet, first: SampleSet, second: SampleSet) -> None:
     assert len(both) == len(first) + len(second)
     assert both.class_names == (*first.class_names, *second.class_names)
     for index in range(len(both)):
@@ -23,12 +23,12 @@ def check_joined(both: ImageSet, first: ImageSet, second: ImageSet) -> None:
 
 
 def test_pixels_in_memory_stay_one_array():
-    first = ImageSet(ImageArray(pixels(4), list("pqrs")), list("baba"))
-    second = ImageSet(ImageArray(pixels(3)), list("ccd"))
+    first = SampleSet(ImageArray(pixels(4), list("pqrs")), list("baba"))
+    second = SampleSet(ImageArray(pixels(3)), list("ccd"))
     both = join(first, second)
-    assert isinstance(both.images, ImageArray)
+    assert isinstance(both.samples, ImageArray)
     check_joined(both, first, second)
-    assert [both.images.name(index) for index in (0, 3, 4)] == ["p", "s", "0"]
+    assert [both.samples.name(index) for index in (0, 3, 4)] == ["p", "s", "0"]
 
 
 def test_files_below_different_roots_stay_files(tmp_path):
@@ -40,18 +40,18 @@ def test_files_below_different_roots_stay_files(tmp_path):
                 tmp_path / part / "x" / f"{number}.png"
             )
         files = ImageFiles(["x/0.png", "x/1.png"], tmp_path / part)
-        sets.append(ImageSet(files, [f"{part} 0", f"{part} 1"]))
+        sets.append(SampleSet(files, [f"{part} 0", f"{part} 1"]))
     both = join(*sets)
-    assert isinstance(both.images, ImageFiles)
-    assert both.images.name(2) == "validation/x/0.png"
+    assert isinstance(both.samples, ImageFiles)
+    assert both.samples.name(2) == "validation/x/0.png"
     check_joined(both, *sets)
 
 
 def test_files_below_one_root_keep_their_names(tmp_path):
-    first, second = (ImageSet(ImageFiles([f"{name}.png"], tmp_path), [name]) for name in "ab")
-    assert [join(first, second).images.name(index) for index in (0, 1)] == ["a.png", "b.png"]
+    first, second = (SampleSet(ImageFiles([f"{name}.png"], tmp_path), [name]) for name in "ab")
+    assert [join(first, second).samples.name(index) for index in (0, 1)] == ["a.png", "b.png"]
 
 
 def test_images_of_different_kinds():
-    first, second = ImageSet(ImageArray(pixels(2)), "ab"), ImageSet(ImageArray(pixels(3, 16)), "cdc")
+    first, second = SampleSet(ImageArray(pixels(2)), "ab"), SampleSet(ImageArray(pixels(3, 16)), "cdc")
     check_joined(join(first, second), first, second)

@@ -4,20 +4,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from nearkin.data import (
     BrokenImageError,
     ImageArray,
     ImageFiles,
-    ImageSet,
     Preprocessing,
-    TransformedImages,
+    SampleSet,
     evaluation_transform,
     loader,
     training_transform,
 )
-from nearkin.data.loading import sample_seed
+from nearkin.data.loading import _TransformedSamples, sample_seed
 
 PREPROCESSING = Preprocessing(32, (0.5,) * 3, (0.5,) * 3)
 
@@ -42,7 +40,7 @@ class TwoEpochs:
 @pytest.fixture
 def photos(save_image):
     paths = [save_image(f"{i}.jpg", 50 + i, 60, seed=i) for i in range(6)]
-    return ImageSet(ImageFiles(paths), list("aabbcc"))
+    return SampleSet(ImageFiles(paths), list("aabbcc"))
 
 
 def all_batches(image_set, workers, epochs=(0, 1), seed=3):
@@ -67,27 +65,16 @@ def test_batches_are_the_same_with_any_number_of_workers(photos):
 def test_an_epoch_can_be_entered_in_the_middle_of_a_run(photos):
     first = all_batches(photos, 0, epochs=(0, 1))[1]
     again = all_batches(photos, 0, epochs=(1,))[0]
-    assert all(a.images.equal(b.images) for a, b in zip(first, again, strict=True))
+    assert all(a.inputs.equal(b.inputs) for a, b in zip(first, again, strict=True))
 
 
 def test_epochs_seeds_and_images_draw_independently(photos):
-    images = TransformedImages(photos, training_transform(PREPROCESSING), seed=1)
+    images = _TransformedSamples(photos, training_transform(PREPROCESSING), seed=1)
     first = images.batch([0, 0], epoch=0)
-    assert first.images[0].equal(first.images[1])
-    assert not images.batch([0], epoch=1).images[0].equal(first.images[0])
-    other = TransformedImages(photos, training_transform(PREPROCESSING), seed=2)
-    assert not other.batch([0], epoch=0).images[0].equal(first.images[0])
-
-
-def test_items_are_rows_of_batches_and_collate_as_usual(photos):
-    images = TransformedImages(photos, training_transform(PREPROCESSING), seed=1)
-    images.set_epoch(4)
-    batch = images.batch([5, 2], epoch=4)
-    image, label, index = images[2]
-    assert image.equal(batch.images[1])
-    assert (label, index) == (batch.labels[1], 2)
-    collated = next(iter(DataLoader(images, batch_size=3)))
-    assert [tuple(part.shape) for part in collated] == [(3, 3, 32, 32), (3,), (3,)]
+    assert first.inputs[0].equal(first.inputs[1])
+    assert not images.batch([0], epoch=1).inputs[0].equal(first.inputs[0])
+    other = _TransformedSamples(photos, training_transform(PREPROCESSING), seed=2)
+    assert not other.batch([0], epoch=0).inputs[0].equal(first.inputs[0])
 
 
 def test_by_default_all_images_in_order(photos):
@@ -101,11 +88,11 @@ def test_by_default_all_images_in_order(photos):
 def test_in_memory_images_are_fetched_as_one_tensor(monkeypatch):
     array = ImageArray(torch.zeros(100, 1, 8, 8, dtype=torch.uint8))
     monkeypatch.setattr(ImageArray, "__getitem__", lambda *_: pytest.fail("fetched one by one"))
-    glyphs = ImageSet(array, [i % 10 for i in range(100)])
+    glyphs = SampleSet(array, [i % 10 for i in range(100)])
     batch = next(
         iter(loader(glyphs, training_transform(Preprocessing(8, (0.5,), (0.5,)), "none"), batch_size=64))
     )
-    assert batch.images.shape == (64, 1, 8, 8)
+    assert batch.inputs.shape == (64, 1, 8, 8)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -19,8 +19,8 @@ def test_splits_queries_and_gallery(tmp_path):
         "d.jpg,z,test,True,0\ne.jpg,z,test,no,1\nf.jpg,w,test,1,1\n",
     )
     found = data.build("csv", root=path)
-    splits = {split: part for split, part in vars(found).items() if isinstance(part, data.ImageSet)}
-    names = {split: [part.images.name(i) for i in range(len(part))] for split, part in splits.items()}
+    splits = {split: part for split, part in vars(found).items() if isinstance(part, data.SampleSet)}
+    names = {split: [part.samples.name(i) for i in range(len(part))] for split, part in splits.items()}
     assert names == {
         "train": ["a.jpg"],
         "validation": ["b, c.jpg"],
@@ -28,9 +28,9 @@ def test_splits_queries_and_gallery(tmp_path):
         "query": ["d.jpg", "f.jpg"],
         "gallery": ["e.jpg", "f.jpg"],
     }
-    assert found.train.images.path(0) == tmp_path / "a.jpg"
+    assert found.train.samples.path(0) == tmp_path / "a.jpg"
     elsewhere = data.build("csv", root=path, images_root=tmp_path / "photos")
-    assert elsewhere.train.images.path(0) == tmp_path / "photos/a.jpg"
+    assert elsewhere.train.samples.path(0) == tmp_path / "photos/a.jpg"
 
 
 def test_without_a_split_classes_are_held_out(tmp_path):

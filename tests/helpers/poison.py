@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from nearkin import data
-from nearkin.data import DataSet, ImageSet
+from nearkin.data import DataSet, SampleSet
 from nearkin.protocols import SealedTest
 
 
@@ -36,10 +36,10 @@ class Lock:
             self.closed = True
 
 
-class Poisoned(ImageSet):
+class Poisoned(SampleSet):
     """Images that raise when anybody asks them anything while they are locked."""
 
-    def __init__(self, images: ImageSet, lock: Lock) -> None:
+    def __init__(self, images: SampleSet, lock: Lock) -> None:
         vars(self).update(vars(images), lock=lock)
 
     def __getattribute__(self, name: str) -> object:

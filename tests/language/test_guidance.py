@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nearkin import losses
-from nearkin.data import ImageArray, ImageSet
+from nearkin.data import ImageArray, SampleSet
 from nearkin.language import guidance
 from nearkin.language.guidance import guided_by_language
 from nearkin.networks import timm_models
@@ -89,7 +89,7 @@ def test_without_a_language_table_the_loss_is_left_alone(small_recipe):
 
 def test_settings_reach_the_loss(small_recipe, encoder):
     recipe = Recipe.parse(with_language(small_recipe, weight=3.0, shift=0.5, prompt="the sign {}"))
-    images = ImageSet(
+    images = SampleSet(
         ImageArray(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)),
         [0, 1],
         ["U+0041 A latin capital letter a", "U+0042 B latin capital letter b"],
@@ -115,7 +115,7 @@ def test_pseudo_labels_from_a_recipe(small_recipe, encoder, tmp_path, monkeypatc
     )
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (6, 1, 16, 16), generator=generator, dtype=torch.uint8)
-    images = ImageSet(ImageArray(pixels), ["00001", "00002", "00003"] * 2)
+    images = SampleSet(ImageArray(pixels), ["00001", "00002", "00003"] * 2)
     loss = guided_by_language(recipe, losses.build("contrastive"), images, Observer())
     assert loss.class_units.shape == (3, 2 * 26)
     assert all(prompt.startswith("a photo of a ") for prompt in encoder.asked[0])

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from nearkin import data
-from nearkin.data import ImageArray, ImageSet
+from nearkin.data import ImageArray, SampleSet
 from nearkin.language import pseudo_class_names
 from nearkin.networks.embedding import fitting_transform
 from nearkin.networks.timm_models import import_timm, timm_preprocessing
@@ -28,7 +28,7 @@ def classifier(tmp_path_factory):
 def pictures(*, classes=3, seed=0):
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(0, 256, (7, 3, 40, 48), generator=generator, dtype=torch.uint8)
-    return ImageSet(ImageArray(pixels), [number % classes for number in range(7)])
+    return SampleSet(ImageArray(pixels), [number % classes for number in range(7)])
 
 
 def label(images, file, cache, **keywords):
@@ -47,7 +47,7 @@ def test_the_names_are_those_of_the_highest_mean_probability(classifier, tmp_pat
         shares = []
         for index in members:
             with torch.no_grad():
-                shares.append(model(transform(images.images, [index], [0])).softmax(dim=1)[0].double())
+                shares.append(model(transform(images.samples, [index], [0])).softmax(dim=1)[0].double())
         mean = sum(shares) / len(members)
         best = sorted(range(1000), key=lambda name: -mean[name])[:4]
         expected.append([ImageNetInfo().index_to_description(name).split(", ")[0] for name in best])

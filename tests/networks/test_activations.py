@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nearkin import networks
-from nearkin.data import ImageArray, ImageSet, evaluation_transform, loader
+from nearkin.data import ImageArray, SampleSet, evaluation_transform, loader
 from nearkin.data.loading import sample_seed
 from nearkin.networks import activations as module
 from nearkin.networks.activations import ActivationTransform
@@ -18,7 +18,7 @@ from nearkin.networks.activations import ActivationTransform
 def digits():
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (150, 1, 32, 32), dtype=torch.uint8, generator=generator)
-    return ImageSet(ImageArray(pixels, [f"digit {i}" for i in range(150)]), [i % 5 for i in range(150)])
+    return SampleSet(ImageArray(pixels, [f"digit {i}" for i in range(150)]), [i % 5 for i in range(150)])
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_cached_embeddings_are_the_uncached_ones(network, digits, tmp_path, stag
     rest.eval()
     batches = loader(activations, ActivationTransform(), batch_size=40)
     with torch.no_grad():
-        result = torch.cat([rest(batch.images) for batch in batches])
+        result = torch.cat([rest(batch.inputs) for batch in batches])
     assert (result - networks.embed(network, digits)).abs().max() < 1e-3
     assert activations.labels.equal(digits.labels)
     assert activations.class_names == digits.class_names
@@ -60,9 +60,9 @@ def test_flips_are_the_activations_of_mirror_images(network, digits, tmp_path):
     activations, _, _ = cached(network, digits, tmp_path)
     trunk, _ = network.split("1")
     transform = evaluation_transform(network.preprocessing, "none")
-    mirrored = trunk(transform(digits.images, [3, 77], [0, 0]).flip(-1))
+    mirrored = trunk(transform(digits.samples, [3, 77], [0, 0]).flip(-1))
     torch.testing.assert_close(
-        activations.images.batch([3, 77], [True, True]).float(), mirrored, rtol=1e-3, atol=1e-4
+        activations.samples.batch([3, 77], [True, True]).float(), mirrored, rtol=1e-3, atol=1e-4
     )
 
 
@@ -73,8 +73,8 @@ def test_training_draws_flips_by_seed_epoch_and_image(network, digits, tmp_path)
     (batch,) = batches
     flipped = [sample_seed(4, 2, index) < 2**62 for index in range(150)]
     assert 50 < sum(flipped) < 100
-    assert batch.images.equal(activations.images.batch(range(150), flipped).float())
-    assert batch.images.dtype == torch.float32
+    assert batch.inputs.equal(activations.samples.batch(range(150), flipped).float())
+    assert batch.inputs.dtype == torch.float32
 
 
 def test_a_cache_is_found_again_and_only_for_the_same_things(network, digits, tmp_path):
@@ -102,24 +102,24 @@ def test_an_interrupted_cache_goes_on_where_it_stopped(network, digits, tmp_path
     assert computed == 150 - 64
     assert seen == [(128, 150), (150, 150)]
     whole, _, _ = cached(network, digits, tmp_path / "other")
-    assert activations.images.batch(range(150)).equal(whole.images.batch(range(150)))
+    assert activations.samples.batch(range(150)).equal(whole.samples.batch(range(150)))
 
 
 def test_damage_is_found_and_mended(network, digits, tmp_path):
     activations, _, _ = cached(network, digits, tmp_path)
-    expected = activations.images.batch(range(150))
-    folder = activations.images.folder
+    expected = activations.samples.batch(range(150))
+    folder = activations.samples.folder
     data = bytearray((folder / "activations.npy").read_bytes())
     data[-100] ^= 1
     (folder / "activations.npy").write_bytes(data)
     again, _, computed = cached(network, digits, tmp_path)
     assert computed == 150 - 128  # the last chunk
-    assert again.images.batch(range(150)).equal(expected)
+    assert again.samples.batch(range(150)).equal(expected)
     for damage in (b"", bytes(data[:5000])):
         (folder / "activations.npy").write_bytes(damage)
         again, _, computed = cached(network, digits, tmp_path)
         assert computed == 150
-        assert again.images.batch(range(150)).equal(expected)
+        assert again.samples.batch(range(150)).equal(expected)
     (folder / "chunks.json").write_text("{")
     assert cached(network, digits, tmp_path)[2] == 150
 
@@ -137,21 +137,21 @@ def test_nothing_is_listed_before_it_is_written(network, digits, tmp_path, monke
 def test_selections_and_pickles_keep_their_rows(network, digits, tmp_path):
     activations, _, _ = cached(network, digits, tmp_path)
     chosen = activations.select([140, 3, 8])
-    assert chosen.images[0].equal(activations.images[140])
-    assert chosen.images.name(0) == digits.images.name(140)
-    again = pickle.dumps(chosen.images)
+    assert chosen.samples[0].equal(activations.samples[140])
+    assert chosen.samples.name(0) == digits.samples.name(140)
+    again = pickle.dumps(chosen.samples)
     assert len(again) < 200_000
-    assert pickle.loads(again).batch([0, 2]).equal(activations.images.batch([140, 8]))
+    assert pickle.loads(again).batch([0, 2]).equal(activations.samples.batch([140, 8]))
     held = activations.of_classes([2])
-    assert held.images.batch(range(30)).equal(activations.images.batch(range(2, 150, 5)))
+    assert held.samples.batch(range(30)).equal(activations.samples.batch(range(2, 150, 5)))
 
 
 def test_files_are_float16_and_the_table_is_json(network, digits, tmp_path):
     activations, _, _ = cached(network, digits, tmp_path, flips=False)
-    folder = activations.images.folder
+    folder = activations.samples.folder
     assert np.load(folder / "activations.npy", mmap_mode="r").dtype == np.float16
     assert set(json.loads((folder / "chunks.json").read_text())) == {"0", "64", "128"}
-    assert not activations.images.has_flips
+    assert not activations.samples.has_flips
     with pytest.raises(ValueError, match="flip=0.5 but the cache has no mirrored images"):
         next(iter(loader(activations, ActivationTransform(flip=0.5))))
     with pytest.raises(TypeError, match="takes cached activations, not ImageArray"):

@@ -6,14 +6,14 @@ import torch
 from sklearn.decomposition import PCA
 
 from nearkin import networks
-from nearkin.data import ImageArray, ImageSet
+from nearkin.data import ImageArray, SampleSet
 
 
 @pytest.fixture
 def digits():
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (50, 1, 32, 32), dtype=torch.uint8, generator=generator)
-    return ImageSet(ImageArray(pixels), [i % 5 for i in range(50)])
+    return SampleSet(ImageArray(pixels), [i % 5 for i in range(50)])
 
 
 def test_embed_is_the_network_in_evaluation_mode_over_all_images(digits):
@@ -25,7 +25,7 @@ def test_embed_is_the_network_in_evaluation_mode_over_all_images(digits):
     assert seen == [(16, 50), (32, 50), (48, 50), (50, 50)]
     assert network.training
     network.eval()
-    images = network.preprocessing.normalize(digits.images.pixels)
+    images = network.preprocessing.normalize(digits.samples.pixels)
     with torch.no_grad():
         torch.testing.assert_close(result, network(images))
         torch.testing.assert_close(networks.embed(network, digits, what="features"), network.features(images))

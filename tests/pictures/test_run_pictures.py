@@ -5,17 +5,17 @@ import pytest
 import torch
 from PIL import Image
 
-from nearkin.data import ImageArray, ImageSet
+from nearkin.data import ImageArray, SampleSet
 from nearkin.pictures.run import contact_sheet, embedding_map, learning_curve, retrieval_gallery
 
 GREEN, RED = np.array([42, 157, 74]), np.array([209, 52, 47])
 
 
 @pytest.fixture(params=[1, 3], ids=["grey", "colour"])
-def images(request) -> ImageSet:
+def images(request) -> SampleSet:
     generator = torch.Generator().manual_seed(0)
     shades = torch.randint(100, 156, (24, request.param, 12, 12), generator=generator, dtype=torch.uint8)
-    return ImageSet(ImageArray(shades), torch.arange(24) // 4)
+    return SampleSet(ImageArray(shades), torch.arange(24) // 4)
 
 
 def size_of(path) -> tuple[int, int]:

@@ -74,7 +74,7 @@ def test_one_validation_class_is_too_few(photos, tmp_path):
 def test_a_trained_network_beats_raw_pixels_by_far(glyphs_root, tmp_path):
     run = Run.open(tmp_path / "run", Recipe.parse({"data": {"root": str(glyphs_root)}}))
     test = open_data(run.recipe).test
-    raw = retrieval_scores(test.images.pixels.flatten(1).float(), test.labels, recall_at=(1,)).recall_at[1]
+    raw = retrieval_scores(test.samples.pixels.flatten(1).float(), test.labels, recall_at=(1,)).recall_at[1]
     assert raw < 0.45
     assert execute(run).result["test"]["recall_at_1"] > raw + 0.2
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from poison import poison_test_splits
 
-from nearkin.data import DataSet, ImageArray, ImageSet
+from nearkin.data import DataSet, ImageArray, SampleSet
 from nearkin.evaluation import retrieval_scores
 from nearkin.networks import build, embed
 from nearkin.protocols import SealedTest, execute, names, open_data, score_test, seal
@@ -17,10 +17,10 @@ from nearkin.recipe.recipe import ProtocolRecipe
 from nearkin.training import Observer, Recipe, Run
 
 
-def image_set(names: list[str], seed: int = 0) -> ImageSet:
+def image_set(names: list[str], seed: int = 0) -> SampleSet:
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(256, (len(names), 1, 16, 16), generator=generator, dtype=torch.uint8)
-    return ImageSet(ImageArray(pixels), names)
+    return SampleSet(ImageArray(pixels), names)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_whoever_touches_the_poisoned_test_split_is_caught(vault, small_recipe):
     test = open_data(Recipe.parse(small_recipe)).test
     for leak in (
         lambda: test.labels,
-        lambda: test.images,
+        lambda: test.samples,
         lambda: test[0],
         lambda: len(test),
         lambda: test.select([0]),
@@ -127,6 +127,6 @@ def test_training_data_does_not_lead_to_the_test_split(small_recipe):
         seen.add(id(thing))
         assert thing is not test
         assert thing is not sealed
-        assert thing is not test.images.pixels
+        assert thing is not test.samples.pixels
         waiting += gc.get_referents(thing)
-    assert id(training_data.train.images.pixels) in seen
+    assert id(training_data.train.samples.pixels) in seen

@@ -44,7 +44,7 @@ def test_pca_is_fitted_on_training_pixels_and_scored_as_a_run(recipe, tmp_path):
     preprocessing = build_network(recipe).preprocessing
 
     def pixels(images):
-        values = torch.stack([images.images[i] for i in range(len(images))]).float() / 255
+        values = torch.stack([images.samples[i] for i in range(len(images))]).float() / 255
         return ((values - preprocessing.mean[0]) / preprocessing.std[0]).flatten(1).numpy()
 
     learnt = PCA(16, random_state=0).fit(pixels(data_set.train))

@@ -146,7 +146,7 @@ def test_disclosure_says_what_differs_and_where_and_never_where_a_home_is():
     assert "recipe.loss.name" not in differing  # said already, as loss
     assert set(differing) == {"loss", "epochs", "recipe.seed"}
     equal = {row.cells[0].text: row.cells[1].text for row in found.equal.rows}
-    assert equal == {"crop": "none", "data.train.images": "10"}
+    assert equal == {"crop": "none", "data.train.samples": "10"}
     assert "somebody" not in found.differing.to_csv() + found.equal.to_csv()
 
 

@@ -124,7 +124,7 @@ def test_the_trained_network_is_loaded_as_it_was(small_recipe, tmp_path):
     run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
     opened = execute(run).opened
     network = load_network(run)
-    images = network.preprocessing.normalize(opened.queries.images.pixels[:5])
+    images = network.preprocessing.normalize(opened.queries.samples.pixels[:5])
     with torch.no_grad():
         assert torch.allclose(network(images), opened.query_embeddings[:5], atol=1e-5)
 

@@ -18,7 +18,7 @@ import torch
 from interruptions import Interruption, StopAfterEpoch
 from torch.utils.data import dataloader
 
-from nearkin.data import ImageArray, ImageSet
+from nearkin.data import ImageArray, SampleSet
 from nearkin.protocols import execute
 from nearkin.training import Observer, Recipe, Run, RunError, TrainingError, train
 
@@ -130,10 +130,10 @@ def test_a_connection_that_breaks_elsewhere_is_not_a_reader(small_recipe, tmp_pa
         execute(run, Offline())
 
 
-def images_of(classes: int) -> ImageSet:
+def images_of(classes: int) -> SampleSet:
     labels = torch.arange(classes).repeat_interleave(6)
     pixels = torch.randint(0, 255, (len(labels), 1, 16, 16), generator=torch.Generator().manual_seed(0))
-    return ImageSet(ImageArray(pixels.to(torch.uint8)), labels)
+    return SampleSet(ImageArray(pixels.to(torch.uint8)), labels)
 
 
 @pytest.mark.parametrize("loss", ["proxy_anchor", "contrastive"])
@@ -154,8 +154,8 @@ def test_a_class_that_is_missing_when_the_run_goes_on(loss, small_recipe, tmp_pa
 
 def test_a_class_without_images():
     pixels = ImageArray(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="class 'wren' has no image"):
-        ImageSet(pixels, torch.tensor([0, 2]), ["gull", "wren", "tern"])
+    with pytest.raises(ValueError, match="class 'wren' has no sample"):
+        SampleSet(pixels, torch.tensor([0, 2]), ["gull", "wren", "tern"])
 
 
 def test_classes_of_one_image_train(small_recipe, tmp_path):

@@ -7,14 +7,14 @@ import pytest
 import torch
 from interruptions import Interruption, StopAfterEpoch
 
-from nearkin.data import ImageArray, ImageSet
+from nearkin.data import ImageArray, SampleSet
 from nearkin.training import Observer, Recipe, Run, RunError, train
 from nearkin.training.trackers import with_trackers
 
 
-def images() -> ImageSet:
+def images() -> SampleSet:
     pixels = torch.randint(0, 255, (40, 1, 8, 8), generator=torch.Generator().manual_seed(0))
-    return ImageSet(ImageArray(pixels.to(torch.uint8)), torch.arange(40) % 4)
+    return SampleSet(ImageArray(pixels.to(torch.uint8)), torch.arange(40) % 4)
 
 
 def run_with(path, *trackers: str) -> Run:

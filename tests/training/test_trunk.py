@@ -45,8 +45,8 @@ def splits_of(recipe):
 def test_training_sees_activations_with_mirror_images(trunk_recipe):
     recipe = Recipe.parse(trunk_recipe)
     train, validation = splits_of(recipe)
-    assert isinstance(train.images, Activations)
-    assert train.images.has_flips
+    assert isinstance(train.samples, Activations)
+    assert train.samples.has_flips
     data_set = open_data(recipe)
     assert (train.class_names, validation.class_names) == (
         data_set.train.class_names,

@@ -175,7 +175,7 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
             for one in details.confusions[:5]
         ],
     )
-    image_names = found.images.images
+    image_names = found.images.samples
     _print_list(
         f"doubtful labels ({details.label_doubts_found:,}: no neighbour agrees)",
         [

@@ -139,7 +139,7 @@ def _batch_of_run(path: Path, split: Split, size: dict[str, int]) -> tuple[Batch
         raise RunError(f"{path} is not finished: run nearkin train with the same recipe and output to go on")
     recipe = existing.recipe
     data_set = open_data(recipe)
-    images = data_set.train if split is Split.train else data_set.test
+    images = data_set.train if split is Split.train else data_set.require_test()
     chosen, labels = draw_balanced(images.labels, **size)
     rows = embed_as(recipe, load_network(existing), images.select(chosen))
     title = f"{recipe.data.name}, {split.value} classes"

@@ -1,4 +1,4 @@
-"""Images with labels, in splits whose classes never meet."""
+"""Samples with labels, in splits whose classes never meet."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nearkin.data import table as table
 from nearkin.data.checking import BadImage, check_images, leave_out
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
 from nearkin.data.file_hashes import fingerprint
-from nearkin.data.images import DataSet, ImageArray, Images, ImageSet, common_labels, split_classes
 from nearkin.data.joining import join
-from nearkin.data.loading import Batch, Loader, TransformedImages, loader
+from nearkin.data.loading import Batch, Loader, loader
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
 from nearkin.data.remembered_checks import bad_images
 from nearkin.data.resized_copies import resized_copy
+from nearkin.data.samples import DataSet, ImageArray, Samples, SampleSet, common_labels, split_classes
 from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
 
 __all__ = [
@@ -33,12 +33,11 @@ __all__ = [
     "DataSet",
     "ImageArray",
     "ImageFiles",
-    "ImageSet",
-    "Images",
     "Loader",
     "Preprocessing",
+    "SampleSet",
+    "Samples",
     "Transform",
-    "TransformedImages",
     "bad_images",
     "build",
     "check_images",

@@ -8,9 +8,9 @@ from pathlib import Path
 from scipy.io import loadmat
 
 from nearkin.data.folder import class_folders
-from nearkin.data.images import DataSet
 from nearkin.data.layout import Labelled, locate, published_data_set
 from nearkin.data.registry import registry
+from nearkin.data.samples import DataSet
 
 PUBLISHED = {"train": (8_054, 98), "test": (8_131, 98)}
 HOW_TO_GET = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
-from nearkin.data.images import DataSet, ImageSet
+from nearkin.data.samples import DataSet, SampleSet
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all."""
@@ -37,7 +37,7 @@ class BadImage:
 
 
 def check_images(
-    images: ImageSet | DataSet, *, workers: int | None = None, progress: Progress | None = None
+    images: SampleSet | DataSet, *, workers: int | None = None, progress: Progress | None = None
 ) -> list[BadImage]:
     """Decode every image to its last byte; returns those that fail, in order.
 
@@ -46,8 +46,8 @@ def check_images(
         workers: Threads (decoding leaves the interpreter free); by default one per core.
         progress: Called with the images done and the number of all.
     """
-    splits = [images] if isinstance(images, ImageSet) else _disjoint_splits(images)
-    files = [split.images for split in splits if isinstance(split.images, ImageFiles)]
+    splits = [images] if isinstance(images, SampleSet) else _disjoint_splits(images)
+    files = [split.samples for split in splits if isinstance(split.samples, ImageFiles)]
     places = [(source, index) for source in files for index in range(len(source))]
     bad = []
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
@@ -59,7 +59,7 @@ def check_images(
     return bad
 
 
-def _disjoint_splits(data_set: DataSet) -> list[ImageSet]:
+def _disjoint_splits(data_set: DataSet) -> list[SampleSet]:
     """Query and gallery are parts of the test split."""
     return [split for split in (data_set.train, data_set.validation, data_set.test) if split is not None]
 
@@ -94,8 +94,8 @@ def leave_out(data_set: DataSet, bad: Sequence[BadImage]) -> DataSet:
     return replace(data_set, **splits, notes=(*data_set.notes, note))
 
 
-def _kept(images: ImageSet, bad: set[str], complaint: str) -> ImageSet:
-    kept = [index for index in range(len(images)) if images.images.name(index) not in bad]
+def _kept(images: SampleSet, bad: set[str], complaint: str) -> SampleSet:
+    kept = [index for index in range(len(images)) if images.samples.name(index) not in bad]
     if not kept:
         raise ValueError(complaint)
     return images.select(kept)

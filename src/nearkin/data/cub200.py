@@ -7,9 +7,9 @@ import tarfile
 from pathlib import Path
 
 from nearkin.data.downloading import Progress, download
-from nearkin.data.images import DataSet
 from nearkin.data.layout import Labelled, locate, published_data_set
 from nearkin.data.registry import registry
+from nearkin.data.samples import DataSet
 
 ARCHIVE = "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz"
 ARCHIVE_MD5 = "97eceeb196236b17998738112f37df78"

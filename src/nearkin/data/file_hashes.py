@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 from nearkin.data.decoding import ImageFiles
-from nearkin.data.images import ImageArray, Images
+from nearkin.data.samples import ImageArray, Samples
 
 
-def fingerprint(images: Images) -> str:
+def fingerprint(images: Samples) -> str:
     """A hash that changes when the images do.
 
     Files are told apart by path below the root, size and time of their last change, which is quick; images in

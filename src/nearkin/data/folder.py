@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nearkin.data.decoding import IMAGE_SUFFIXES
-from nearkin.data.images import DataSet, ImageSet, split_classes
 from nearkin.data.layout import Labelled, image_set
 from nearkin.data.registry import registry
+from nearkin.data.samples import DataSet, SampleSet, split_classes
 
 SPLIT_FOLDERS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
 
@@ -46,7 +46,7 @@ def folder(
     return DataSet("folder", train, test, notes=tuple(notes))
 
 
-def _images(root: Path, notes: list[str]) -> ImageSet:
+def _images(root: Path, notes: list[str]) -> SampleSet:
     found = class_folders(root)
     empty = [name for name, paths in found.items() if not paths]
     single = [name for name, paths in found.items() if len(paths) == 1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nearkin.data.images import DataSet
 from nearkin.data.layout import Labelled, image_set, locate, notes_on_counts
 from nearkin.data.registry import registry
+from nearkin.data.samples import DataSet
 
 PUBLISHED = {"train": (25_882, 3_997), "query": (14_218, 3_985), "gallery": (12_612, 3_985)}
 

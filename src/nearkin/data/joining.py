@@ -5,30 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from nearkin.data.decoding import ImageFiles
-from nearkin.data.images import ImageArray, Images, ImageSet
+from nearkin.data.samples import ImageArray, Samples, SampleSet
 
 
-def join(first: ImageSet, second: ImageSet) -> ImageSet:
+def join(first: SampleSet, second: SampleSet) -> SampleSet:
     """All images of two sets without a common class; the classes of ``second`` are numbered after the others.
 
     >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
-    >>> gulls, wrens = (ImageSet(ImageArray(pixels), [name] * 2) for name in ("gull", "wren"))
+    >>> gulls, wrens = (SampleSet(ImageArray(pixels), [name] * 2) for name in ("gull", "wren"))
     >>> both = join(wrens, gulls)
     >>> both.labels.tolist(), both.class_names
     ([0, 0, 1, 1], ('wren', 'gull'))
     """
     labels = torch.cat([first.labels, second.labels + first.num_classes])
-    return ImageSet(
-        _join_images(first.images, second.images), labels, (*first.class_names, *second.class_names)
+    return SampleSet(
+        _join_images(first.samples, second.samples), labels, (*first.class_names, *second.class_names)
     )
 
 
-def _join_images(first: Images, second: Images) -> Images:
+def _join_images(first: Samples, second: Samples) -> Samples:
     """Of the same kind as the two where that can be, since transforms are faster on kinds they know."""
     if isinstance(first, ImageArray) and isinstance(second, ImageArray):
         if first.pixels.shape[1:] == second.pixels.shape[1:]:
@@ -40,24 +40,24 @@ def _join_images(first: Images, second: Images) -> Images:
     return _Listed([(images, index) for images in (first, second) for index in range(len(images))])
 
 
-def _names(images: Images) -> list[str]:
+def _names(images: Samples) -> list[str]:
     return [images.name(index) for index in range(len(images))]
 
 
 class _Listed:
     """Images of any kinds, one after the other."""
 
-    def __init__(self, places: list[tuple[Images, int]]) -> None:
+    def __init__(self, places: list[tuple[Samples, int]]) -> None:
         self._places = places
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def __getitem__(self, index: int) -> Tensor:
+    def __getitem__(self, index: int) -> Any:
         images, place = self._places[index]
         return images[place]
 
-    def select(self, indices: Sequence[int]) -> Images:
+    def select(self, indices: Sequence[int]) -> Samples:
         return _Listed([self._places[index] for index in indices])
 
     def name(self, index: int) -> str:

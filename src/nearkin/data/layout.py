@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nearkin.data.decoding import ImageFiles
-from nearkin.data.images import DataSet, ImageSet
+from nearkin.data.samples import DataSet, SampleSet
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Labelled:
     label: str
 
 
-def image_set(lines: Sequence[Labelled], root: Path) -> ImageSet:
+def image_set(lines: Sequence[Labelled], root: Path) -> SampleSet:
     """The images of these lines, their paths relative to ``root``."""
-    return ImageSet(ImageFiles([line.path for line in lines], root), [line.label for line in lines])
+    return SampleSet(ImageFiles([line.path for line in lines], root), [line.label for line in lines])
 
 
 def locate(
@@ -44,7 +44,7 @@ def locate(
 
 
 def notes_on_counts(
-    splits: Mapping[str, ImageSet], published: Mapping[str, tuple[int, int]]
+    splits: Mapping[str, SampleSet], published: Mapping[str, tuple[int, int]]
 ) -> tuple[str, ...]:
     """A note for every split whose number of images or classes is not the published one."""
     notes = []

@@ -1,4 +1,4 @@
-"""Batches for a training loop: the same pixels for the same run, epoch and image, whoever decodes them."""
+"""Batches for a training loop: the same inputs for the same run, epoch and sample, with any workers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from nearkin.data.images import ImageSet
+from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import Transform
 
 
 class Batch(NamedTuple):
-    """Images ``(B, C, H, W)`` ready for the network, labels ``(B,)``, positions in the image set ``(B,)``."""
+    """What the network takes, labels ``(B,)`` and positions in the sample set ``(B,)``.
 
-    images: Tensor
+    The inputs of images are a float32 tensor ``(B, C, H, W)``; a transform may also give a list of texts, a
+    tuple or a mapping (see :mod:`nearkin.data.nested`).
+    """
+
+    inputs: Any
     labels: Tensor
     indices: Tensor
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:
-    """One seed per run, epoch and image; neighbouring numbers give unrelated seeds.
+    """One seed per run, epoch and sample; neighbouring numbers give unrelated seeds.
 
     >>> sample_seed(0, 1, 2) == sample_seed(0, 2, 1)
     False
@@ -37,40 +41,20 @@ def sample_seed(seed: int, epoch: int, index: int) -> int:
     return state >> 1
 
 
-class TransformedImages(Dataset[tuple[Tensor, int, int]]):
-    """An image set seen through a transform.
+class _TransformedSamples:
+    """A sample set seen through a transform; the seed, the epoch and the index decide all that is random."""
 
-    An item is (image, label, index). :meth:`batch` fetches many at once, which is what :func:`loader` does.
-
-    Args:
-        image_set: Images and labels.
-        transform: See :mod:`nearkin.data.transforms`.
-        seed: Of the run; with the epoch and the index it decides all that is random about an image.
-    """
-
-    def __init__(self, image_set: ImageSet, transform: Transform, *, seed: int = 0) -> None:
-        self.image_set = image_set
+    def __init__(self, sample_set: SampleSet, transform: Transform, *, seed: int = 0) -> None:
+        self.sample_set = sample_set
         self.transform = transform
         self.seed = seed
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return len(self.image_set)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose random crops and flips items show."""
-        self.epoch = epoch
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
-        images, labels, _ = self.batch([index], self.epoch)
-        return images[0], int(labels[0]), index
 
     def batch(self, indices: Sequence[int], epoch: int) -> Batch:
-        """The images at ``indices`` as they look in ``epoch``."""
+        """The samples at ``indices`` as they look in ``epoch``."""
         seeds = [sample_seed(self.seed, epoch, index) for index in indices]
-        images = self.transform(self.image_set.images, indices, seeds)
+        inputs = self.transform(self.sample_set.samples, indices, seeds)
         positions = torch.as_tensor(indices, dtype=torch.long)
-        return Batch(images, self.image_set.labels[positions], positions)
+        return Batch(inputs, self.sample_set.labels[positions], positions)
 
 
 class _EpochBatches(Sampler[tuple[int, list[int]]]):
@@ -92,24 +76,24 @@ class _EpochBatches(Sampler[tuple[int, list[int]]]):
 class _Batches(Dataset[Batch]):
     """What a worker holds: from an epoch and indices to a whole batch."""
 
-    def __init__(self, images: TransformedImages) -> None:
-        self.images = images
+    def __init__(self, samples: _TransformedSamples) -> None:
+        self.samples = samples
 
     def __getitem__(self, key: tuple[int, list[int]]) -> Batch:
         epoch, indices = key
-        return self.images.batch(indices, epoch)
+        return self.samples.batch(indices, epoch)
 
 
 class Loader(DataLoader[Batch]):
     """A ``DataLoader`` of :class:`Batch` that knows its epoch; made by :func:`loader`."""
 
     def __init__(
-        self, images: TransformedImages, batches: Iterable[Sequence[int]], *, workers: int, **keywords: Any
+        self, samples: _TransformedSamples, batches: Iterable[Sequence[int]], *, workers: int, **keywords: Any
     ) -> None:
         self._epoch_batches = _EpochBatches(batches)
         keywords.setdefault("generator", torch.Generator())  # otherwise every pass draws from the global one
         super().__init__(
-            _Batches(images),
+            _Batches(samples),
             batch_size=None,
             sampler=self._epoch_batches,
             num_workers=workers,
@@ -119,7 +103,7 @@ class Loader(DataLoader[Batch]):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass, for the batch sampler and for all that is random in an image."""
+        """Choose the epoch of the next pass, for the batch sampler and for all that is random in a sample."""
         self._epoch_batches.epoch = epoch
         set_epoch = getattr(self._epoch_batches.batches, "set_epoch", None)
         if set_epoch is not None:
@@ -131,7 +115,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def loader(
-    image_set: ImageSet,
+    sample_set: SampleSet,
     transform: Transform,
     *,
     batch_sampler: Iterable[Sequence[int]] | None = None,
@@ -140,32 +124,32 @@ def loader(
     workers: int = 0,
     **keywords: Any,
 ) -> Loader:
-    """Iterate over transformed images in batches.
+    """Iterate over transformed samples in batches.
 
     Every random choice is a function of (seed, epoch, index): the batches are the same with any number of
     workers, and a run that is resumed sees what it would have seen. Workers live from epoch to epoch.
 
     Args:
-        image_set: Images and labels.
+        sample_set: Samples and labels.
         transform: From :func:`nearkin.data.training_transform` or :func:`nearkin.data.evaluation_transform`.
         batch_sampler: Lists of indices, with ``set_epoch`` if they change from epoch to epoch. By default
-            all images in their order.
-        batch_size: Images per batch where there is no ``batch_sampler``.
+            all samples in their order.
+        batch_size: Samples per batch where there is no ``batch_sampler``.
         seed: Of the run.
         workers: Processes that decode; 0 decodes in this one.
         keywords: Of ``torch.utils.data.DataLoader``, such as ``pin_memory`` and ``prefetch_factor``.
 
     >>> from nearkin.data import ImageArray, Preprocessing, training_transform
-    >>> digits = ImageSet(ImageArray(torch.zeros(5, 1, 28, 28, dtype=torch.uint8)), [0, 0, 1, 1, 1])
+    >>> digits = SampleSet(ImageArray(torch.zeros(5, 1, 28, 28, dtype=torch.uint8)), [0, 0, 1, 1, 1])
     >>> batches = loader(digits, training_transform(Preprocessing(28, (0.5,), (0.5,)), "none"), batch_size=2)
     >>> batches.set_epoch(3)
-    >>> [(tuple(batch.images.shape), batch.labels.tolist()) for batch in batches]
+    >>> [(tuple(batch.inputs.shape), batch.labels.tolist()) for batch in batches]
     [((2, 1, 28, 28), [0, 0]), ((2, 1, 28, 28), [1, 1]), ((1, 1, 28, 28), [1])]
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1")
     if batch_sampler is None:
-        starts = range(0, len(image_set), batch_size)
-        batch_sampler = [range(start, min(start + batch_size, len(image_set))) for start in starts]
-    images = TransformedImages(image_set, transform, seed=seed)
-    return Loader(images, batch_sampler, workers=workers, **keywords)
+        starts = range(0, len(sample_set), batch_size)
+        batch_sampler = [range(start, min(start + batch_size, len(sample_set))) for start in starts]
+    samples = _TransformedSamples(sample_set, transform, seed=seed)
+    return Loader(samples, batch_sampler, workers=workers, **keywords)

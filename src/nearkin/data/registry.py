@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nearkin.data.images import DataSet
+from nearkin.data.samples import DataSet
 from nearkin.registry import Registry
 
 registry: Registry[DataSet] = Registry("data set")

@@ -12,7 +12,7 @@ from nearkin.atomic import write_json
 from nearkin.data.checking import BadImage, Progress, check_images
 from nearkin.data.decoding import ImageFiles
 from nearkin.data.file_hashes import fingerprint
-from nearkin.data.images import DataSet
+from nearkin.data.samples import DataSet
 
 
 def bad_images(
@@ -29,7 +29,7 @@ def bad_images(
         progress: Called with the images done and the number of all.
     """
     splits = [split for split in (data_set.train, data_set.validation, data_set.test) if split is not None]
-    files = [split.images for split in splits if isinstance(split.images, ImageFiles)]
+    files = [split.samples for split in splits if isinstance(split.samples, ImageFiles)]
     if not files:
         return []
     key = hashlib.sha256("".join(fingerprint(images) for images in files).encode()).hexdigest()[:32]

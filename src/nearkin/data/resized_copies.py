@@ -12,20 +12,20 @@ from PIL import Image
 from nearkin.atomic import atomic_path
 from nearkin.data.decoding import ImageFiles, read_image
 from nearkin.data.file_hashes import fingerprint
-from nearkin.data.images import ImageSet
+from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import resize, short_side_size
 
 _QUALITY = 90
 
 
 def resized_copy(
-    image_set: ImageSet,
+    image_set: SampleSet,
     folder: str | os.PathLike[str],
     *,
     short_side: int = 256,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> ImageSet:
+) -> SampleSet:
     """The same images, shrunk to ``short_side`` once and kept as JPEGs of quality 90.
 
     Evaluation at that size sees the same pixels but for JPEG's loss, about 2 of 255 levels on average;
@@ -40,7 +40,7 @@ def resized_copy(
         workers: Threads; by default one per core.
         progress: Called with the images done and the number of all.
     """
-    images = image_set.images
+    images = image_set.samples
     if not isinstance(images, ImageFiles):
         raise TypeError(f"resized_copy takes images on disk, not {type(images).__name__}")
     root = Path(folder) / f"{short_side}-{fingerprint(images)[:32]}"
@@ -56,7 +56,7 @@ def resized_copy(
         for done, _ in enumerate(pool.map(shrink, range(len(images))), start=1):
             if progress is not None:
                 progress(done, len(images))
-    return ImageSet(ImageFiles(names, root), image_set.labels, image_set.class_names)
+    return SampleSet(ImageFiles(names, root), image_set.labels, image_set.class_names)
 
 
 def _write(original: Path, copy: Path, short_side: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nearkin.data.images import DataSet
 from nearkin.data.layout import Labelled, locate, published_data_set
 from nearkin.data.registry import registry
+from nearkin.data.samples import DataSet
 
 PUBLISHED = {"train": (59_551, 11_318), "test": (60_502, 11_316)}
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from nearkin.data.images import DataSet, split_classes
 from nearkin.data.layout import Labelled, image_set
 from nearkin.data.registry import registry
+from nearkin.data.samples import DataSet, split_classes
 
 SPLITS = ("train", "validation", "test")
 _TRUE, _FALSE = frozenset({"1", "true", "yes"}), frozenset({"0", "false", "no", ""})

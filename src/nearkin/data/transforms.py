@@ -1,7 +1,7 @@
 """Images to network input: two cropping schemes for all losses, and one for images that already fit.
 
 Randomness is a function of one seed per image, and nothing else. Whoever makes the seeds (see
-:class:`nearkin.data.TransformedImages`) decides that they depend on the run, the epoch and the image, and so
+:func:`nearkin.data.loader`) decides that they depend on the run, the epoch and the image, and so
 the same run gives the same pixels with any number of workers, and again after a restart.
 """
 
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from nearkin.data.decoding import ImageFiles
-from nearkin.data.images import ImageArray, Images
 from nearkin.data.preprocessing import Preprocessing
+from nearkin.data.samples import ImageArray, Samples
 
 Scheme = Literal["resized_crop", "simple_crop", "none"]
 SCHEMES: tuple[Scheme, ...] = ("resized_crop", "simple_crop", "none")
@@ -28,7 +28,7 @@ _CROP_TRIES = 10
 class Transform(Protocol):
     """Chosen images to one batch of network input."""
 
-    def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
+    def __call__(self, images: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """The images at ``indices``, each with its own seed, as float32 ``(B, C, H, W)``."""
         ...
 
@@ -125,7 +125,7 @@ class CropTransform:
             f"scaled_decoding={self.scaled_decoding}, interpolation={self.interpolation!r})"
         )
 
-    def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
+    def __call__(self, images: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """The images at ``indices``, each with its own seed, as float32 ``(B, C, size, size)``."""
         size = self.preprocessing.size
         batch = torch.empty(len(indices), self.preprocessing.channels, size, size)
@@ -135,7 +135,7 @@ class CropTransform:
             self.preprocessing.normalize(pixels, out=batch[place])
         return batch
 
-    def cut(self, images: Images, index: int, seed: int) -> Tensor:
+    def cut(self, images: Samples, index: int, seed: int) -> Tensor:
         """The view on one image, ``uint8`` ``(C, size, size)``."""
         if isinstance(images, ImageFiles):
             with images.open(index) as image:
@@ -248,7 +248,7 @@ class Normalization:
     def __repr__(self) -> str:
         return f"Normalization({self.preprocessing})"
 
-    def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
+    def __call__(self, images: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """The images at ``indices`` as float32 ``(B, C, size, size)``; the seeds play no part."""
         if isinstance(images, ImageArray):
             pixels = images.pixels[torch.as_tensor(indices, dtype=torch.long)]
@@ -260,7 +260,7 @@ class Normalization:
             pixels = torch.stack(chosen)
         return self.preprocessing.normalize(with_channels(pixels, self.preprocessing.channels))
 
-    def _check(self, shape: torch.Size, images: Images, index: int) -> None:
+    def _check(self, shape: torch.Size, images: Samples, index: int) -> None:
         size = self.preprocessing.size
         if tuple(shape) != (size, size):
             raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.language.pseudo_labels import pseudo_class_names
 from nearkin.language.spoken_names import spoken_class_names
 from nearkin.language.text import text_encoder
@@ -14,7 +14,7 @@ from nearkin.observer import Observer
 from nearkin.recipe.recipe import LanguageRecipe, Recipe
 
 
-def guided_by_language(recipe: Recipe, loss: Loss, images: ImageSet, observer: Observer) -> Loss:
+def guided_by_language(recipe: Recipe, loss: Loss, images: SampleSet, observer: Observer) -> Loss:
     """The loss with the recipe's language guidance around it, or the loss if there is none.
 
     Args:
@@ -42,9 +42,9 @@ def guided_by_language(recipe: Recipe, loss: Loss, images: ImageSet, observer: O
     )
 
 
-def _pseudo_class_names(settings: LanguageRecipe, images: ImageSet, workers: int) -> list[list[str]]:
-    if isinstance(images.images, Activations):  # which show a classifier nothing: it needs the pictures
-        images = ImageSet(images.images.images, images.labels, images.class_names)
+def _pseudo_class_names(settings: LanguageRecipe, images: SampleSet, workers: int) -> list[list[str]]:
+    if isinstance(images.samples, Activations):  # which show a classifier nothing: it needs the pictures
+        images = SampleSet(images.samples.samples, images.labels, images.class_names)
     return pseudo_class_names(
         images,
         classifier=settings.classifier,

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from nearkin.atomic import write_json
 from nearkin.data.file_hashes import fingerprint
-from nearkin.data.images import ImageSet
 from nearkin.data.loading import Loader, loader
+from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import Transform
 from nearkin.networks.embedding import Progress, fitting_transform
 from nearkin.networks.splitting import device_of
@@ -28,7 +28,7 @@ _FORMAT = 1
 
 
 def pseudo_class_names(
-    image_set: ImageSet,
+    image_set: SampleSet,
     *,
     classifier: str = "timm:resnet50",
     weights: str | os.PathLike[str] = "imagenet",
@@ -123,8 +123,8 @@ def _add_probabilities(sums: Tensor, model: nn.Module, batches: Loader) -> Itera
         yield done
 
 
-def _key(model: nn.Module, transform: Transform, image_set: ImageSet, names_per_class: int) -> str:
-    images = fingerprint(image_set.images)
+def _key(model: nn.Module, transform: Transform, image_set: SampleSet, names_per_class: int) -> str:
+    images = fingerprint(image_set.samples)
     digest = hashlib.sha256(f"{_FORMAT} {transform!r} {images} {names_per_class}".encode())
     digest.update(image_set.labels.numpy().data)
     add_weights(digest, model)

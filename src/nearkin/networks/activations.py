@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from nearkin.atomic import write_json
 from nearkin.data.file_hashes import fingerprint
-from nearkin.data.images import Images, ImageSet
 from nearkin.data.loading import loader
+from nearkin.data.samples import Samples, SampleSet
 from nearkin.data.transforms import Transform
 from nearkin.networks.base import EmbeddingNetwork
 from nearkin.networks.embedding import Progress, fitting_transform
@@ -38,20 +38,20 @@ _FLOAT16_MAX = 65504.0
 
 
 class Activations:
-    """Cached activations in place of images, ``float16``; an :class:`~nearkin.data.Images`.
+    """Cached activations in place of images, ``float16``; an :class:`~nearkin.data.Samples`.
 
     Args:
         folder: The cache.
-        images: What the activations were computed from, for the names.
+        samples: What the activations were computed from, for the names.
         rows: Which row of the cache each image is.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], images: Images, rows: Sequence[int] | None = None
+        self, folder: str | os.PathLike[str], samples: Samples, rows: Sequence[int] | None = None
     ) -> None:
         self.folder = Path(folder)
-        self._images = images
-        self._rows = np.arange(len(images)) if rows is None else np.asarray(rows, dtype=np.int64)
+        self._samples = samples
+        self._rows = np.arange(len(samples)) if rows is None else np.asarray(rows, dtype=np.int64)
         self._array: NDArray[np.float16] = _open(self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -69,9 +69,9 @@ class Activations:
         return self.batch([index])[0]
 
     @property
-    def images(self) -> Images:
+    def samples(self) -> Samples:
         """What the activations were computed from."""
-        return self._images
+        return self._samples
 
     @property
     def has_flips(self) -> bool:
@@ -87,11 +87,11 @@ class Activations:
 
     def select(self, indices: Sequence[int]) -> Activations:
         """The activations at ``indices``, in that order."""
-        return Activations(self.folder, self._images.select(indices), self._rows[list(indices)].tolist())
+        return Activations(self.folder, self._samples.select(indices), self._rows[list(indices)].tolist())
 
     def name(self, index: int) -> str:
         """The name of the image below."""
-        return self._images.name(index)
+        return self._samples.name(index)
 
 
 def _open(folder: Path) -> NDArray[np.float16]:
@@ -112,7 +112,7 @@ class ActivationTransform:
     def __repr__(self) -> str:
         return f"ActivationTransform(flip={self.flip})"
 
-    def __call__(self, images: Images, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
+    def __call__(self, images: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """The activations at ``indices``, each with its own seed, as float32 ``(B, …)``."""
         if not isinstance(images, Activations):
             raise TypeError(f"ActivationTransform takes cached activations, not {type(images).__name__}")
@@ -128,14 +128,14 @@ class ActivationTransform:
 def cache_activations(
     network: EmbeddingNetwork,
     stage: str,
-    image_set: ImageSet,
+    image_set: SampleSet,
     folder: str | os.PathLike[str],
     *,
     flips: bool = True,
     transform: Transform | None = None,
     workers: int = 0,
     progress: Progress | None = None,
-) -> tuple[ImageSet, EmbeddingNetwork]:
+) -> tuple[SampleSet, EmbeddingNetwork]:
     """Compute what a network makes of images up to a stage, once, and hand back what is left to train.
 
     The cache is kept in a subfolder of ``folder`` named after a hash of the trunk's weights, the transform
@@ -161,7 +161,7 @@ def cache_activations(
     """
     trunk, rest = network.split(stage)
     transform = transform or fitting_transform(network.preprocessing)
-    own_folder = Path(folder) / _key(trunk, stage, transform, flips, image_set.images)
+    own_folder = Path(folder) / _key(trunk, stage, transform, flips, image_set.samples)
     own_folder.mkdir(parents=True, exist_ok=True)
     with FileLock(own_folder / "lock"):  # of two runs that start at once, one computes and the other waits
         cache = _Cache(own_folder, shape=(len(image_set), 1 + flips, *_output_shape(trunk, network)))
@@ -169,17 +169,17 @@ def cache_activations(
         done = len(image_set) - sum(len(chunk) for chunk in missing)
         batches = loader(image_set, transform, batch_sampler=missing, workers=workers)
         for chunk, batch in zip(missing, batches, strict=True):
-            images = batch.images.to(device_of(network))
+            images = batch.inputs.to(device_of(network))
             views = [trunk(images), trunk(images.flip(-1))] if flips else [trunk(images)]
             cache.write(chunk, torch.stack(views, dim=1))
             done += len(chunk)
             if progress is not None:
                 progress(done, len(image_set))
-    activations = Activations(own_folder, image_set.images)
-    return ImageSet(activations, image_set.labels, image_set.class_names), rest
+    activations = Activations(own_folder, image_set.samples)
+    return SampleSet(activations, image_set.labels, image_set.class_names), rest
 
 
-def _key(trunk: nn.Module, stage: str, transform: Transform, flips: bool, images: Images) -> str:
+def _key(trunk: nn.Module, stage: str, transform: Transform, flips: bool, images: Samples) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {stage} {transform!r} {flips} {fingerprint(images)}".encode())
     add_weights(digest, trunk)
     return digest.hexdigest()[:32]

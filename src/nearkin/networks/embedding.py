@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nearkin.data.images import ImageSet
 from nearkin.data.loading import loader
 from nearkin.data.preprocessing import Preprocessing
+from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import Transform, evaluation_transform
 from nearkin.networks.base import EmbeddingNetwork
 from nearkin.networks.freezing import evaluation_mode
@@ -28,7 +28,7 @@ def fitting_transform(preprocessing: Preprocessing) -> Transform:
 @torch.inference_mode()
 def embed(
     network: EmbeddingNetwork,
-    image_set: ImageSet,
+    image_set: SampleSet,
     *,
     what: Literal["embeddings", "features"] = "embeddings",
     transform: Transform | None = None,
@@ -48,7 +48,8 @@ def embed(
         progress: Called after every batch with the images done and the number of all.
 
     >>> from nearkin import data, networks
-    >>> digits = data.ImageSet(data.ImageArray(torch.zeros(5, 1, 28, 28, dtype=torch.uint8)), [0, 0, 1, 1, 1])
+    >>> pixels = torch.zeros(5, 1, 28, 28, dtype=torch.uint8)
+    >>> digits = data.SampleSet(data.ImageArray(pixels), [0, 0, 1, 1, 1])
     >>> embed(networks.build("lenet", embedding_dim=4, size=28), digits).shape
     torch.Size([5, 4])
     """
@@ -60,7 +61,7 @@ def embed(
     with evaluation_mode(network):
         done = 0
         for batch in loader(image_set, transform, batch_size=batch_size, workers=workers):
-            outputs[done : done + len(batch.labels)] = function(batch.images.to(device)).float().cpu()
+            outputs[done : done + len(batch.labels)] = function(batch.inputs.to(device)).float().cpu()
             done += len(batch.labels)
             if progress is not None:
                 progress(done, len(image_set))

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from nearkin.atomic import atomic_path
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.evaluation import nearest_neighbours
 
 _RIGHT, _WRONG, _QUERY = "#2a9d4a", "#d1342f", "#333333"
@@ -116,11 +116,11 @@ def _dress(axes: Axes, title: str) -> None:
 
 
 def retrieval_gallery(
-    images: ImageSet,
+    images: SampleSet,
     embeddings: Tensor,
     path: Path,
     *,
-    gallery: ImageSet | None = None,
+    gallery: SampleSet | None = None,
     gallery_embeddings: Tensor | None = None,
     queries: int = 12,
     neighbours: int = 8,
@@ -155,9 +155,9 @@ def retrieval_gallery(
     grid = figure.subplots(len(rows), neighbours + 1, squeeze=False)
     figure.subplots_adjust(wspace=0.12, hspace=0.12, left=0.01, right=0.99, bottom=0.01, top=0.95)
     for axes_row, row in zip(grid, rows, strict=True):
-        _show(axes_row[0], images.images[row.query], _QUERY, width=1.0)
+        _show(axes_row[0], images.samples[row.query], _QUERY, width=1.0)
         for axes, neighbour, right in zip(axes_row[1:], row.neighbours, row.right, strict=True):
-            _show(axes, searched.images[neighbour], _RIGHT if right else _WRONG, width=3.0)
+            _show(axes, searched.samples[neighbour], _RIGHT if right else _WRONG, width=3.0)
     grid[0][0].set_title("query", fontsize=9)
     grid[0][1].set_title("nearest", fontsize=9)
     save(figure, path)
@@ -173,10 +173,10 @@ class Retrieved:
 
 
 def retrieved(
-    images: ImageSet,
+    images: SampleSet,
     embeddings: Tensor,
     *,
-    gallery: ImageSet | None = None,
+    gallery: SampleSet | None = None,
     gallery_embeddings: Tensor | None = None,
     queries: int = 12,
     neighbours: int = 8,
@@ -235,7 +235,7 @@ def pixels(image: Tensor) -> NDArray[np.uint8]:
 
 
 def embedding_map(
-    images: ImageSet,
+    images: SampleSet,
     embeddings: Tensor,
     path: Path,
     *,
@@ -269,7 +269,7 @@ def embedding_map(
     numbers = {label: number for number, label in enumerate(labels.unique().tolist())}
     for index, label, (x, y) in zip(shown.tolist(), labels.tolist(), scaled, strict=True):
         hue = numbers[label] * 0.618034 % 1  # golden ratio: neighbouring numbers get distant colours
-        tile = _framed(images.images[index], thumbnail, hue)
+        tile = _framed(images.samples[index], thumbnail, hue)
         canvas.paste(tile, (round(x - tile.width / 2), round(y - tile.height / 2)))
     with atomic_path(path) as temporary:
         canvas.save(temporary, format="png", optimize=True)
@@ -295,7 +295,7 @@ def _framed(image: Tensor, thumbnail: int, hue: float) -> Image.Image:
 
 
 def contact_sheet(
-    images: ImageSet, path: Path, *, classes: int = 20, images_per_class: int = 12, seed: int = 0
+    images: SampleSet, path: Path, *, classes: int = 20, images_per_class: int = 12, seed: int = 0
 ) -> None:
     """Draw some images of some classes, a row per class with its name.
 
@@ -323,7 +323,7 @@ def contact_sheet(
         for axes in axes_row:
             axes.set_axis_off()
         for axes, index in zip(axes_row, row, strict=False):
-            axes.imshow(pixels(images.images[index]))
+            axes.imshow(pixels(images.samples[index]))
     save(figure, path)
 
 

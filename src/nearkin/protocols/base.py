@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.protocols.opened import Opened
 from nearkin.protocols.training_data import TrainingData
 from nearkin.registry import Registry
@@ -28,8 +28,8 @@ class Learnt:
 
     run: Run
     trained: Trained
-    images: ImageSet
-    validation: ImageSet | None
+    images: SampleSet
+    validation: SampleSet | None
     rule: str
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.protocols.base import Learnt, Protocol, register
 from nearkin.protocols.opened import Opened, concatenated
 from nearkin.protocols.training_data import TrainingData
@@ -56,7 +56,7 @@ def fold_run(run: Run, fold: int) -> Run:
     return Run.open(run.path / f"fold-{fold:02d}", run.recipe.changed({"protocol.fold": fold}))
 
 
-def fold_splits(recipe: Recipe, data: TrainingData) -> tuple[ImageSet, ImageSet]:
+def fold_splits(recipe: Recipe, data: TrainingData) -> tuple[SampleSet, SampleSet]:
     """The images that a fold learns from, and those of its own classes.
 
     The draw of the folds depends on the seed and the number of classes only; their sizes differ by one class

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.atomic import write_json
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.evaluation import (
     ClusteringScores,
     Diagnostics,
@@ -42,7 +42,7 @@ class Examination:
     file: Path
 
     @property
-    def images(self) -> ImageSet:
+    def images(self) -> SampleSet:
         """The images that the diagnostics' rows and labels speak of."""
         assert self.finished.opened is not None
         return self.finished.opened.queries
@@ -86,7 +86,7 @@ def _to_dict(found: Examination) -> dict[str, Any]:
             if key in entry:
                 entry[key] = names[entry[key]]
         if "index" in entry:
-            entry["image"] = found.images.images.name(entry["index"])
+            entry["image"] = found.images.samples.name(entry["index"])
     return {
         "scores": found.finished.opened.scores.to_dict(),
         "intervals": {name: interval.to_dict() for name, interval in found.intervals.items()},

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import torch
 
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.protocols.base import Learnt, registry
 from nearkin.protocols.disclosure import disclosure
 from nearkin.protocols.opened import Opened, concatenated
@@ -113,5 +113,5 @@ def _peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _counts(images: ImageSet) -> dict[str, int]:
+def _counts(images: SampleSet) -> dict[str, int]:
     return {"images": len(images), "classes": images.num_classes}

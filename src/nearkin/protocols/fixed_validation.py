@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nearkin.data import ImageSet, split_classes
+from nearkin.data import SampleSet, split_classes
 from nearkin.protocols.base import Learnt, Protocol, register
 from nearkin.protocols.training_data import TrainingData
 from nearkin.training import Observer, Recipe, Run, train
@@ -25,7 +25,7 @@ class FixedValidation(Protocol):
         return [Learnt(run, trained, images, validation, "best epoch on validation classes")]
 
 
-def fixed_splits(recipe: Recipe, data: TrainingData) -> tuple[ImageSet, ImageSet]:
+def fixed_splits(recipe: Recipe, data: TrainingData) -> tuple[SampleSet, SampleSet]:
     """The images to learn from and those to select on.
 
     Raises:

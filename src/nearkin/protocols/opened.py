@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from nearkin.data import ImageSet, common_labels
+from nearkin.data import SampleSet, common_labels
 from nearkin.evaluation import RetrievalScores, retrieval_scores
 from nearkin.training import Recipe
 
@@ -26,18 +26,18 @@ class Opened:
         scores: How often kin is found, with the values of every query.
     """
 
-    queries: ImageSet
+    queries: SampleSet
     query_embeddings: Tensor
-    gallery: ImageSet | None
+    gallery: SampleSet | None
     gallery_embeddings: Tensor | None
     scores: RetrievalScores
 
 
 def scored(
     recipe: Recipe,
-    queries: ImageSet,
+    queries: SampleSet,
     query_embeddings: Tensor,
-    gallery: ImageSet | None = None,
+    gallery: SampleSet | None = None,
     gallery_embeddings: Tensor | None = None,
 ) -> Opened:
     """Score embeddings ``(Q, D)`` among themselves, or against those of a gallery ``(G, D)``."""

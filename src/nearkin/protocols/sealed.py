@@ -25,8 +25,8 @@ class SealedTest:
 
     def __init__(self, data_set: DataSet) -> None:
         self._data_set: DataSet | None = data_set
-        self.num_images = len(data_set.test)
-        self.num_classes = data_set.test.num_classes
+        self.num_images = len(data_set.require_test())
+        self.num_classes = data_set.require_test().num_classes
 
     def open(self, networks: Sequence[EmbeddingNetwork], recipe: Recipe) -> list[Opened]:
         """Score networks on the test classes; a second call is a ``RuntimeError``."""
@@ -57,6 +57,7 @@ def seal(data_set: DataSet) -> tuple[TrainingData, SealedTest]:
 def score_test(network: EmbeddingNetwork, data_set: DataSet, recipe: Recipe) -> Opened:
     """Embed the test classes and score them: queries against the gallery where the data set has one."""
     if data_set.query is None or data_set.gallery is None:
-        return scored(recipe, data_set.test, embed_as(recipe, network, data_set.test))
+        test = data_set.require_test()
+        return scored(recipe, test, embed_as(recipe, network, test))
     queries, gallery = (embed_as(recipe, network, part) for part in (data_set.query, data_set.gallery))
     return scored(recipe, data_set.query, queries, data_set.gallery, gallery)

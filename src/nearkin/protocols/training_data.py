@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nearkin import data
-from nearkin.data import DataSet, ImageSet
+from nearkin.data import DataSet, SampleSet
 from nearkin.training import Observer, Recipe, Scorer, build_network
 from nearkin.training.trunk import seen_by_trunk
 
@@ -24,9 +24,9 @@ class TrainingData:
         test_scorer: Tells the test scores of a network; there for ``standard_best_on_test`` only.
     """
 
-    train: ImageSet
-    validation: ImageSet | None
-    all_classes: ImageSet
+    train: SampleSet
+    validation: SampleSet | None
+    all_classes: SampleSet
     notes: tuple[str, ...] = ()
     test_scorer: Scorer | None = None
 

@@ -23,7 +23,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor, nn
 
 from nearkin import classical
-from nearkin.data import DataSet, ImageSet
+from nearkin.data import DataSet, SampleSet
 from nearkin.evaluation import RetrievalScores
 from nearkin.networks import Backbone, EmbeddingNetwork
 from nearkin.protocols import Opened, TrainingData, open_data, seal
@@ -189,7 +189,7 @@ def _run_from(name: str, itself: bool, learners: Sequence[str], setting: _Settin
         _keep(setting, learner, about=about, scores=scores, labels=test_labels, seconds=seconds)
 
 
-def _learnt_from(recipe: Recipe, data: TrainingData) -> ImageSet:
+def _learnt_from(recipe: Recipe, data: TrainingData) -> SampleSet:
     """The training images that the runs of an experiment learn from."""
     return fixed_splits(recipe, data)[0] if recipe.protocol.name == "fixed_validation" else data.all_classes
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearkin import losses, networks
-from nearkin.data import ImageSet, evaluation_transform
+from nearkin.data import SampleSet, evaluation_transform
 from nearkin.losses.base import Loss
 from nearkin.networks import ActivationTransform, EmbeddingNetwork, embed, freeze_batch_norm
 from nearkin.recipe.recipe import Recipe
@@ -58,7 +58,7 @@ def load_network(run: Run) -> EmbeddingNetwork:
 def embed_as(
     recipe: Recipe,
     network: EmbeddingNetwork,
-    images: ImageSet,
+    images: SampleSet,
     *,
     what: Literal["embeddings", "features"] = "embeddings",
 ) -> Tensor:

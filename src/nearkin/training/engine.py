@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nearkin import sampling
-from nearkin.data import ImageSet, loader, training_transform
+from nearkin.data import SampleSet, loader, training_transform
 from nearkin.evaluation import retrieval_scores
 from nearkin.language.guidance import guided_by_language
 from nearkin.networks import EmbeddingNetwork, initialise_head_with_pca, train_head_only
@@ -68,8 +68,8 @@ class Trained:
 
 def train(
     run: Run,
-    images: ImageSet,
-    validation: ImageSet | Scorer | None = None,
+    images: SampleSet,
+    validation: SampleSet | Scorer | None = None,
     observer: Observer | None = None,
 ) -> Trained:
     """Train the run's recipe on ``images``, going on from its last checkpoint if there is one.
@@ -113,7 +113,7 @@ class _Training:
     """The state of a training, and how it moves."""
 
     def __init__(
-        self, run: Run, images: ImageSet, validation: ImageSet | Scorer | None, observer: Observer
+        self, run: Run, images: SampleSet, validation: SampleSet | Scorer | None, observer: Observer
     ) -> None:
         recipe = run.recipe
         self.recipe, self.run, self.observer = recipe, run, observer
@@ -124,7 +124,7 @@ class _Training:
         self.whole_network = network
         images = seen_by_trunk(recipe, network, images, flips=True)
         self.images = images
-        if isinstance(validation, ImageSet):
+        if isinstance(validation, SampleSet):
             validation = seen_by_trunk(recipe, network, validation)
         self.validation = validation
         loss = guided_by_language(recipe, build_loss(recipe, images.num_classes), images, observer)
@@ -306,7 +306,7 @@ class _Training:
 
     def _validation_scores(self) -> dict[str, float | int]:
         assert self.validation is not None
-        if not isinstance(self.validation, ImageSet):
+        if not isinstance(self.validation, SampleSet):
             scorer = self.validation
             return self.processes.ask_first(lambda: scorer(self.whole_network))
         embeddings, labels = self._embed(self.validation), self.validation.labels
@@ -315,7 +315,7 @@ class _Training:
             lambda: retrieval_scores(embeddings, labels, recall_at=recall_at).to_dict()
         )
 
-    def _embed(self, images: ImageSet, what: Literal["embeddings", "features"] = "embeddings") -> Tensor:
+    def _embed(self, images: SampleSet, what: Literal["embeddings", "features"] = "embeddings") -> Tensor:
         """All images through the present network, the work shared between processes; on the CPU."""
         self.processes.copy_from_first(self.whole_network.buffers())
         share = images if self.processes.count == 1 else images.select(self.processes.share(len(images)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.training.run import RunError
 
 
@@ -52,7 +52,7 @@ def load_optimizer_state(optimizer: Any, tensors: Mapping[str, Tensor], plain: M
     optimizer.load_state_dict({"state": state, "param_groups": plain["groups"]})
 
 
-def fingerprint(images: ImageSet) -> dict[str, Any]:
+def fingerprint(images: SampleSet) -> dict[str, Any]:
     """What tells training images from others."""
     labels = images.labels.numpy().tobytes()
     return {
@@ -62,7 +62,7 @@ def fingerprint(images: ImageSet) -> dict[str, Any]:
     }
 
 
-def refuse_other_images(before: Mapping[str, Any], images: ImageSet) -> None:
+def refuse_other_images(before: Mapping[str, Any], images: SampleSet) -> None:
     """Refuse to go on with images whose :func:`fingerprint` is not that of the beginning."""
     now = fingerprint(images)
     if now != before:

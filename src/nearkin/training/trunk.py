@@ -6,7 +6,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
-from nearkin.data import ImageSet, evaluation_transform
+from nearkin.data import SampleSet, evaluation_transform
 from nearkin.data.transforms import Transform
 from nearkin.networks import Activations, ActivationTransform, EmbeddingNetwork, cache_activations
 from nearkin.networks.embedding import Progress
@@ -24,11 +24,11 @@ def after_trunk(recipe: Recipe, network: EmbeddingNetwork) -> EmbeddingNetwork:
 def seen_by_trunk(
     recipe: Recipe,
     network: EmbeddingNetwork,
-    images: ImageSet,
+    images: SampleSet,
     *,
     flips: bool = False,
     progress: Progress | None = None,
-) -> ImageSet:
+) -> SampleSet:
     """Images as the trained part takes them: the trunk's activations, or the images if there is no trunk.
 
     Args:
@@ -39,7 +39,7 @@ def seen_by_trunk(
         progress: Called with the images done and the number of all.
     """
     stage = recipe.network.cached_trunk
-    if stage is None or isinstance(images.images, Activations):
+    if stage is None or isinstance(images.samples, Activations):
         return images
     activations, _ = cache_activations(
         network,
@@ -54,7 +54,7 @@ def seen_by_trunk(
     return activations
 
 
-def activation_transform(images: ImageSet) -> Transform:
+def activation_transform(images: SampleSet) -> Transform:
     """What training does to activations: the mirror image half of the time, where it is there."""
-    assert isinstance(images.images, Activations)
-    return ActivationTransform(flip=_FLIP if images.images.has_flips else 0.0)
+    assert isinstance(images.samples, Activations)
+    return ActivationTransform(flip=_FLIP if images.samples.has_flips else 0.0)

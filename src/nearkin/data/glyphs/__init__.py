@@ -22,8 +22,8 @@ from torch import Tensor
 from nearkin.atomic import atomic_path
 from nearkin.data.glyphs.distortion import distort
 from nearkin.data.glyphs.typefaces import TYPEFACES, Characters, distinct_characters
-from nearkin.data.images import DataSet, ImageArray, ImageSet
 from nearkin.data.registry import registry
+from nearkin.data.samples import DataSet, ImageArray, SampleSet
 
 VERSION = 1  # raise it when the pictures of a seed change: older caches are then left alone and not read
 TEST_SHARE = 0.5
@@ -133,7 +133,7 @@ def _split(characters: str, pictures: Tensor, faces: Tensor, *, images_per_class
         f"{characters[label]} in {TYPEFACES[face]}"
         for label, face in zip(labels.tolist(), faces.tolist(), strict=True)
     ]
-    everything = ImageSet(ImageArray(pictures, picture_names), labels, names)
+    everything = SampleSet(ImageArray(pictures, picture_names), labels, names)
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
     test = round(TEST_SHARE * len(names))
     validation = max(1, round(VALIDATION_SHARE * len(names)))

@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.pictures.run import Retrieved, embedding_map, pixels, retrieved
 from nearkin.protocols import Opened, examine, open_data, score_test
 from nearkin.tournament.outcomes import Outcome
@@ -155,13 +155,15 @@ def _gallery(outcome: Outcome, opened: Opened, metric: str, links: Links) -> Gal
     )
 
 
-def _gallery_row(queries: ImageSet, searched: ImageSet, row: Retrieved) -> tuple[Thumbnail, list[Thumbnail]]:
+def _gallery_row(
+    queries: SampleSet, searched: SampleSet, row: Retrieved
+) -> tuple[Thumbnail, list[Thumbnail]]:
     found = zip(row.neighbours, row.right, strict=True)
     return _thumbnail(queries, row.query), [_thumbnail(searched, index, right) for index, right in found]
 
 
-def _thumbnail(images: ImageSet, index: int, right: bool | None = None) -> Thumbnail:
-    picture = Image.fromarray(pixels(images.images[index]))
+def _thumbnail(images: SampleSet, index: int, right: bool | None = None) -> Thumbnail:
+    picture = Image.fromarray(pixels(images.samples[index]))
     tiny = max(picture.size) < _THUMBNAIL
     picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
     name = images.class_names[int(images.labels[index])]
@@ -189,7 +191,7 @@ def _map(opened: Opened) -> str:
             return _data_uri(picture.convert("RGB"))
 
 
-def _confusions(images: ImageSet, evaluation: dict[str, Any]) -> list[Confusion]:
+def _confusions(images: SampleSet, evaluation: dict[str, Any]) -> list[Confusion]:
     """The most frequent ones; a class named in the file but not among the images is passed over."""
     first: dict[str, int] = {}
     for index, label in enumerate(images.labels.tolist()):

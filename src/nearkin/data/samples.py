@@ -1,30 +1,30 @@
-"""Labelled images and the splits of a data set."""
+"""Labelled samples and the splits of a data set."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 
-class Images(Protocol):
-    """A sequence of images, in memory or on disk."""
+class Samples(Protocol):
+    """A sequence of samples of one kind, in memory or on disk."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Tensor:
-        """One image as ``uint8`` ``(C, H, W)``, RGB or grey."""
+    def __getitem__(self, index: int) -> Any:
+        """One sample: ``uint8`` ``(C, H, W)`` of an image (RGB or grey), a text, a vector, anything."""
         ...
 
-    def select(self, indices: Sequence[int]) -> Images:
-        """The images at ``indices``, in that order."""
+    def select(self, indices: Sequence[int]) -> Samples:
+        """The samples at ``indices``, in that order."""
         ...
 
     def name(self, index: int) -> str:
-        """What a person would call this image: its path, or what it shows."""
+        """What a person would call this sample: its path, or what it shows."""
         ...
 
 
@@ -53,12 +53,12 @@ class ImageArray:
         return str(index) if self._names is None else self._names[index]
 
 
-class ImageSet:
-    """Images with labels: one split of a data set.
+class SampleSet:
+    """Samples with labels: one split of a data set.
 
     Args:
-        images: Any :class:`Images`.
-        labels: One label per image, of any hashable kind. They are numbered in sorted order (numbers as
+        samples: Any :class:`Samples`.
+        labels: One label per sample, of any hashable kind. They are numbered in sorted order (numbers as
             numbers, everything else as text); :attr:`labels` holds the numbers.
         class_names: One name per number, if the labels are numbers already; every class must occur.
 
@@ -67,17 +67,17 @@ class ImageSet:
         class_names: What the numbers mean.
 
     >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
-    >>> birds = ImageSet(ImageArray(pixels), ["wren", "gull", "wren"])
+    >>> birds = SampleSet(ImageArray(pixels), ["wren", "gull", "wren"])
     >>> birds.labels.tolist(), birds.class_names
     ([1, 0, 1], ('gull', 'wren'))
     """
 
     def __init__(
-        self, images: Images, labels: Iterable[Hashable] | Tensor, class_names: Sequence[str] | None = None
+        self, samples: Samples, labels: Iterable[Hashable] | Tensor, class_names: Sequence[str] | None = None
     ) -> None:
         values: list[Hashable] = labels.tolist() if isinstance(labels, Tensor) else list(labels)
-        if len(values) != len(images):
-            raise ValueError(f"{len(images)} images but {len(values)} labels")
+        if len(values) != len(samples):
+            raise ValueError(f"{len(samples)} samples but {len(values)} labels")
         numbers: dict[Hashable, int]
         if class_names is None:
             distinct = set(values)
@@ -92,34 +92,34 @@ class ImageSet:
                 empty = [name for number, name in enumerate(class_names) if number not in set(values)]
                 raise ValueError(
                     f"labels must use every number from 0 to {len(class_names) - 1}, and no other"
-                    + (f"; class {empty[0]!r} has no image" if empty else "")
+                    + (f"; class {empty[0]!r} has no sample" if empty else "")
                 )
-        self.images = images
+        self.samples = samples
         self.labels = torch.tensor([numbers[v] for v in values], dtype=torch.long)
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.samples)
 
     def __repr__(self) -> str:
-        return f"ImageSet({len(self):,} images, {self.num_classes:,} classes)"
+        return f"SampleSet({len(self):,} samples, {self.num_classes:,} classes)"
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.images[index], int(self.labels[index])
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.samples[index], int(self.labels[index])
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
 
-    def select(self, indices: Sequence[int] | Tensor) -> ImageSet:
-        """The images at ``indices``, classes numbered anew (those without an image are gone)."""
+    def select(self, indices: Sequence[int] | Tensor) -> SampleSet:
+        """The samples at ``indices``, classes numbered anew (those without a sample are gone)."""
         indices = torch.as_tensor(indices, dtype=torch.long)
         present, labels = torch.unique(self.labels[indices], return_inverse=True)
         names = [self.class_names[c] for c in present.tolist()]
-        return ImageSet(self.images.select(indices.tolist()), labels, names)
+        return SampleSet(self.samples.select(indices.tolist()), labels, names)
 
-    def of_classes(self, classes: Sequence[int] | Tensor) -> ImageSet:
-        """All images of these classes, in their order here, classes numbered anew."""
+    def of_classes(self, classes: Sequence[int] | Tensor) -> SampleSet:
+        """All samples of these classes, in their order here, classes numbered anew."""
         wanted = torch.isin(self.labels, torch.as_tensor(classes, dtype=torch.long))
         return self.select(wanted.nonzero().flatten())
 
@@ -130,53 +130,60 @@ class DataSet:
 
     Attributes:
         name: The name it was built by.
-        train: Images of the classes to learn from.
-        test: Images of classes never seen in training. Sealed: runs read it once, at the end.
+        train: Samples of the classes to learn from.
+        test: Samples of classes never seen in training, where there are any. Sealed: runs read it once, at
+            the end.
         validation: Classes for model selection, where the data set brings its own.
-        query: Test images that search, where queries and gallery are told apart (In-Shop).
-        gallery: Test images that are found.
+        query: Test samples that search, where queries and gallery are told apart (In-Shop).
+        gallery: Test samples that are found.
         notes: What a reader of a result should know (counts that differ from the published ones, …).
     """
 
     name: str
-    train: ImageSet
-    test: ImageSet
-    validation: ImageSet | None = None
-    query: ImageSet | None = None
-    gallery: ImageSet | None = None
+    train: SampleSet
+    test: SampleSet | None = None
+    validation: SampleSet | None = None
+    query: SampleSet | None = None
+    gallery: SampleSet | None = None
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         seen: dict[str, str] = {}
-        for split, images in splits.items():
-            for class_name in images.class_names if images is not None else ():
+        for split, samples in splits.items():
+            for class_name in samples.class_names if samples is not None else ():
                 if class_name in seen:
                     raise ValueError(
                         f"{self.name}: class {class_name!r} is in {seen[class_name]} and in {split}"
                     )
                 seen[class_name] = split
 
+    def require_test(self) -> SampleSet:
+        """The test split, or a ``ValueError`` where there is none."""
+        if self.test is None:
+            raise ValueError(f"{self.name} has no test split: give test classes, or hold some out")
+        return self.test
 
-def split_classes(images: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:
+
+def split_classes(sample_set: SampleSet, fraction: float, seed: int) -> tuple[SampleSet, SampleSet]:
     """Hold out a random ``fraction`` of the classes: (the others, the held out).
 
     The draw depends on the seed and the number of classes only.
     """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1")
-    held_out = round(fraction * images.num_classes)
-    if not 1 <= held_out < images.num_classes:
-        raise ValueError(f"fraction={fraction} of {images.num_classes} classes leaves one side empty")
-    order = torch.randperm(images.num_classes, generator=torch.Generator().manual_seed(seed))
-    return images.of_classes(order[held_out:]), images.of_classes(order[:held_out])
+    held_out = round(fraction * sample_set.num_classes)
+    if not 1 <= held_out < sample_set.num_classes:
+        raise ValueError(f"fraction={fraction} of {sample_set.num_classes} classes leaves one side empty")
+    order = torch.randperm(sample_set.num_classes, generator=torch.Generator().manual_seed(seed))
+    return sample_set.of_classes(order[held_out:]), sample_set.of_classes(order[:held_out])
 
 
-def common_labels(query: ImageSet, gallery: ImageSet) -> tuple[Tensor, Tensor]:
+def common_labels(query: SampleSet, gallery: SampleSet) -> tuple[Tensor, Tensor]:
     """Labels of both sets in one numbering, by class name: each set numbers its own classes only."""
     names = sorted({*query.class_names, *gallery.class_names})
     numbers = {name: number for number, name in enumerate(names)}
     query_numbers, gallery_numbers = (
-        torch.tensor([numbers[name] for name in images.class_names]) for images in (query, gallery)
+        torch.tensor([numbers[name] for name in sample_set.class_names]) for sample_set in (query, gallery)
     )
     return query_numbers[query.labels], gallery_numbers[gallery.labels]
