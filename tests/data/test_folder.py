@@ -19,7 +19,7 @@ def test_classes_are_split_where_there_are_no_split_folders(tmp_path, save_image
 
 def test_split_folders_are_taken_as_they_are(tmp_path, save_image):
     for split, name in [("train", "a"), ("train", "b"), ("val", "c"), ("test", "d")]:
-        save_image(f"{split}/{name}/deeper/1.jpg")
+        save_image(f"{split}/{name}/1.jpg")
         save_image(f"{split}/{name}/2.PNG")
     found = data.build("folder", root=tmp_path)
     assert (found.train.class_names, found.validation.class_names, found.test.class_names) == (
@@ -27,9 +27,9 @@ def test_split_folders_are_taken_as_they_are(tmp_path, save_image):
         ("c",),
         ("d",),
     )
-    assert [found.train.samples.name(i) for i in range(2)] == ["a/2.PNG", "a/deeper/1.jpg"]
+    assert [found.train.samples.name(i) for i in range(2)] == ["a/1.jpg", "a/2.PNG"]
     save_image("test/a/1.jpg")
-    with pytest.raises(ValueError, match="class 'a' is in train and in test"):
+    with pytest.raises(ValueError, match=r"1 classes are in train and in test \(a\).*merge these folders"):
         data.build("folder", root=tmp_path)
 
 
@@ -93,9 +93,9 @@ def test_an_awkward_folder_is_checked_and_cleaned(awkward):
 def test_links_to_the_folder_above_do_not_go_round_in_circles(awkward):
     found = data.build("folder", root=awkward)
     plain = [s.samples.name(i) for s in (found.train, found.test) for i in range(len(s))]
-    through_link = [name for name in plain if name.startswith("plain/again/")]
-    assert len(through_link) == len(set(through_link))
-    assert not any(name.startswith("plain/again/plain/again") for name in through_link)
+    assert plain
+    assert not any("again" in name for name in plain)
+    assert not any("/" in name for name in (*found.train.class_names, *found.test.class_names))
 
 
 def test_folders_without_any_image_are_refused(tmp_path):

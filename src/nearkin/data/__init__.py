@@ -8,51 +8,78 @@ from typing import Any
 # One line per data set; each file registers what it defines.
 from nearkin.data import cars196 as cars196
 from nearkin.data import cub200 as cub200
-from nearkin.data import folder as folder
 from nearkin.data import glyphs as glyphs
 from nearkin.data import inshop as inshop
 from nearkin.data import sop as sop
-from nearkin.data import table as table
+from nearkin.data import transforms as transforms
+from nearkin.data.as_is import AsIs
 from nearkin.data.checking import BadImage, check_images, leave_out
+from nearkin.data.dataset_samples import DatasetSamples
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
-from nearkin.data.file_hashes import fingerprint
+from nearkin.data.entrance import as_data_set, as_samples
+from nearkin.data.fingerprints import fingerprint
+from nearkin.data.folders import folder
+from nearkin.data.hugging_face import HuggingFaceSamples
 from nearkin.data.joining import join
 from nearkin.data.loading import Batch, Loader, loader
+from nearkin.data.nested import len_of, move, split
+from nearkin.data.per_sample import PerSample
+from nearkin.data.picture_list import Pictures
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
 from nearkin.data.remembered_checks import bad_images
 from nearkin.data.resized_copies import resized_copy
 from nearkin.data.samples import DataSet, ImageArray, Samples, SampleSet, common_labels, split_classes
+from nearkin.data.shown import shown
+from nearkin.data.tables import table
+from nearkin.data.texts import Texts
 from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
+from nearkin.data.vectors import Vectors
 
 __all__ = [
     "SCHEMES",
+    "AsIs",
     "BadImage",
     "Batch",
     "BrokenImageError",
     "DataSet",
+    "DatasetSamples",
+    "HuggingFaceSamples",
     "ImageArray",
     "ImageFiles",
     "Loader",
+    "PerSample",
+    "Pictures",
     "Preprocessing",
     "SampleSet",
     "Samples",
+    "Texts",
     "Transform",
+    "Vectors",
+    "as_data_set",
+    "as_samples",
     "bad_images",
     "build",
     "check_images",
     "common_labels",
     "evaluation_transform",
     "fingerprint",
+    "folder",
     "join",
     "leave_out",
+    "len_of",
     "loader",
+    "move",
     "names",
     "read_image",
     "register",
     "resized_copy",
+    "shown",
+    "split",
     "split_classes",
+    "table",
     "training_transform",
+    "transforms",
 ]
 
 register = registry.register

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scipy.io import loadmat
 
-from nearkin.data.folder import class_folders
+from nearkin.data.class_folders import classes_of, walk
 from nearkin.data.layout import Labelled, locate, published_data_set
 from nearkin.data.registry import registry
 from nearkin.data.samples import DataSet
@@ -48,7 +48,7 @@ def _annotations(root: Path) -> bool:
 
 
 def _from_class_folders(root: Path) -> DataSet:
-    found = class_folders(root) if root.is_dir() else {}
+    found = classes_of(walk(root))[0] if root.is_dir() else {}
     classes = sorted(found)
     if len(classes) != 196:
         raise FileNotFoundError(

@@ -182,7 +182,7 @@ class _PillowImage:
             if box is not None and box != (0, 0, image.height, image.width):
                 top, left, height, width = box
                 image = image.crop((left, top, left + width, top + height))
-            return torch.from_numpy(np.array(_as_rgb(image))).permute(2, 0, 1)
+            return torch.from_numpy(np.array(as_rgb(image))).permute(2, 0, 1)
 
     def _upright_size(self) -> tuple[int, int]:
         width, height = self._image.size
@@ -230,7 +230,7 @@ def _orientation(image: Image.Image) -> int:
     return orientation if orientation in range(1, 9) else 1
 
 
-def _as_rgb(image: Image.Image) -> Image.Image:
+def as_rgb(image: Image.Image) -> Image.Image:
     """Any mode to RGB, transparency onto white."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image

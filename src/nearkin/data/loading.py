@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import Transform
+
+MOST_WORKERS = 512
 
 
 class Batch(NamedTuple):
@@ -44,17 +47,26 @@ def sample_seed(seed: int, epoch: int, index: int) -> int:
 class _TransformedSamples:
     """A sample set seen through a transform; the seed, the epoch and the index decide all that is random."""
 
-    def __init__(self, sample_set: SampleSet, transform: Transform, *, seed: int = 0) -> None:
+    def __init__(self, sample_set: SampleSet, transform: Transform, *, seed: int = 0, views: int = 1) -> None:
         self.sample_set = sample_set
         self.transform = transform
         self.seed = seed
+        self.views = views
 
     def batch(self, indices: Sequence[int], epoch: int) -> Batch:
         """The samples at ``indices`` as they look in ``epoch``."""
-        seeds = [sample_seed(self.seed, epoch, index) for index in indices]
-        inputs = self.transform(self.sample_set.samples, indices, seeds)
-        positions = torch.as_tensor(indices, dtype=torch.long)
+        seeds = [seed for index in indices for seed in self._seeds(epoch, index)]
+        rows = [index for index in indices for _ in range(self.views)]
+        inputs = self.transform(self.sample_set.samples, rows, seeds)
+        positions = torch.as_tensor(rows, dtype=torch.long)
         return Batch(inputs, self.sample_set.labels[positions], positions)
+
+    def _seeds(self, epoch: int, index: int) -> Iterator[int]:
+        """One seed per view of a sample; that of the first does not depend on how many there are."""
+        first = sample_seed(self.seed, epoch, index)
+        yield first
+        for view in range(1, self.views):
+            yield sample_seed(first, view, index)
 
 
 class _EpochBatches(Sampler[tuple[int, list[int]]]):
@@ -102,6 +114,19 @@ class Loader(DataLoader[Batch]):
             **keywords,
         )
 
+    def __iter__(self) -> Any:
+        """Start a pass; processes that cannot be started are an ``OSError`` that says what to do."""
+        try:
+            return super().__iter__()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+                raise
+            raise OSError(
+                error.errno,
+                f"workers={self.num_workers} could not be started ({error.strerror}): choose fewer workers, "
+                "or raise the limit of open files (ulimit -n)",
+            ) from None
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass, for the batch sampler and for all that is random in a sample."""
         self._epoch_batches.epoch = epoch
@@ -122,6 +147,7 @@ def loader(
     batch_size: int = 64,
     seed: int = 0,
     workers: int = 0,
+    views: int = 1,
     **keywords: Any,
 ) -> Loader:
     """Iterate over transformed samples in batches.
@@ -131,12 +157,14 @@ def loader(
 
     Args:
         sample_set: Samples and labels.
-        transform: From :func:`nearkin.data.training_transform` or :func:`nearkin.data.evaluation_transform`.
+        transform: From :func:`nearkin.data.transforms.build`, or a :class:`nearkin.data.PerSample`.
         batch_sampler: Lists of indices, with ``set_epoch`` if they change from epoch to epoch. By default
             all samples in their order.
         batch_size: Samples per batch where there is no ``batch_sampler``.
         seed: Of the run.
-        workers: Processes that decode; 0 decodes in this one.
+        workers: Processes that read and transform; 0 does it in this one.
+        views: Rows per sample, one after the other, each transformed with its own seed; labels and indices
+            are repeated alike.
         keywords: Of ``torch.utils.data.DataLoader``, such as ``pin_memory`` and ``prefetch_factor``.
 
     >>> from nearkin.data import ImageArray, Preprocessing, training_transform
@@ -148,8 +176,14 @@ def loader(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1")
+    if views < 1:
+        raise ValueError(f"views={views} must be at least 1")
+    if seed < 0:
+        raise ValueError(f"seed={seed} must be at least 0")
+    if not 0 <= workers <= MOST_WORKERS:
+        raise ValueError(f"workers={workers} must lie between 0 and {MOST_WORKERS}; one per core is plenty")
     if batch_sampler is None:
         starts = range(0, len(sample_set), batch_size)
         batch_sampler = [range(start, min(start + batch_size, len(sample_set))) for start in starts]
-    samples = _TransformedSamples(sample_set, transform, seed=seed)
+    samples = _TransformedSamples(sample_set, transform, seed=seed, views=views)
     return Loader(samples, batch_sampler, workers=workers, **keywords)

@@ -11,7 +11,7 @@ from platformdirs import user_cache_dir
 from nearkin.atomic import write_json
 from nearkin.data.checking import BadImage, Progress, check_images
 from nearkin.data.decoding import ImageFiles
-from nearkin.data.file_hashes import fingerprint
+from nearkin.data.fingerprints import quick_fingerprint
 from nearkin.data.samples import DataSet
 
 
@@ -32,7 +32,7 @@ def bad_images(
     files = [split.samples for split in splits if isinstance(split.samples, ImageFiles)]
     if not files:
         return []
-    key = hashlib.sha256("".join(fingerprint(images) for images in files).encode()).hexdigest()[:32]
+    key = hashlib.sha256("".join(quick_fingerprint(images) for images in files).encode()).hexdigest()[:32]
     answer = (folder or Path(user_cache_dir("nearkin"))) / "checked" / f"{key}.json"
     remembered = _read(answer)
     if remembered is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,14 +77,12 @@ class SampleSet:
     def __init__(
         self, samples: Samples, labels: Iterable[Hashable] | Tensor, class_names: Sequence[str] | None = None
     ) -> None:
-        values: list[Hashable] = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+        values = _plain_labels(labels)
         if len(values) != len(samples):
             raise ValueError(f"{len(samples)} samples but {len(values)} labels")
         numbers: dict[Hashable, int]
         if class_names is None:
-            distinct = set(values)
-            numeric = all(isinstance(v, int) for v in distinct)
-            ordered = sorted(distinct) if numeric else sorted(distinct, key=str)  # type: ignore[type-var]
+            ordered = _in_order(values)
             numbers = {label: number for number, label in enumerate(ordered)}
             self.class_names = tuple(str(label) for label in ordered)
         else:
@@ -111,6 +111,12 @@ class SampleSet:
         """Number of classes."""
         return len(self.class_names)
 
+    def fingerprint(self) -> str:
+        """A hash that changes when the samples, the labels or the class names do."""
+        from nearkin.data.fingerprints import fingerprint_of_set  # noqa: PLC0415  (it imports this file)
+
+        return fingerprint_of_set(self)
+
     def select(self, indices: Sequence[int] | Tensor) -> SampleSet:
         """The samples at ``indices``, classes numbered anew (those without a sample are gone)."""
         indices = torch.as_tensor(indices, dtype=torch.long)
@@ -122,6 +128,35 @@ class SampleSet:
         """All samples of these classes, in their order here, classes numbered anew."""
         wanted = torch.isin(self.labels, torch.as_tensor(classes, dtype=torch.long))
         return self.select(wanted.nonzero().flatten())
+
+
+def _plain_labels(labels: Iterable[Hashable] | Tensor) -> list[Hashable]:
+    """Labels as Python values, all of one kind."""
+    listed = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+    values = [value.item() if isinstance(value, Tensor | np.generic) else value for value in listed]
+    kinds: dict[str, int] = {}
+    for index, value in enumerate(values):
+        if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+            raise ValueError(f"sample {index} has no label: it is {value!r}")
+        if not isinstance(value, Hashable):
+            raise TypeError(f"the label of sample {index} is a {type(value).__name__}: one value is needed")
+        kind = "number" if isinstance(value, int | float) else type(value).__name__
+        kinds.setdefault(kind, index)
+    if len(kinds) > 1:
+        (one, first), (other, second) = list(kinds.items())[:2]
+        raise ValueError(
+            f"labels must be of one kind: that of sample {first} is a {one} ({values[first]!r}), that of "
+            f"sample {second} a {other} ({values[second]!r})"
+        )
+    return values
+
+
+def _in_order(values: list[Hashable]) -> list[Any]:
+    """The distinct labels, numbers as numbers and everything else as text."""
+    distinct: set[Any] = set(values)
+    return (
+        sorted(distinct) if all(isinstance(v, int | float) for v in distinct) else sorted(distinct, key=str)
+    )
 
 
 @dataclass(frozen=True)
@@ -154,7 +189,8 @@ class DataSet:
             for class_name in samples.class_names if samples is not None else ():
                 if class_name in seen:
                     raise ValueError(
-                        f"{self.name}: class {class_name!r} is in {seen[class_name]} and in {split}"
+                        f"{self.name}: class {class_name!r} is in {seen[class_name]} and in {split}, and a "
+                        "class may be in one split only, since scores are for classes never seen in training"
                     )
                 seen[class_name] = split
 
@@ -165,16 +201,29 @@ class DataSet:
         return self.test
 
 
-def split_classes(sample_set: SampleSet, fraction: float, seed: int) -> tuple[SampleSet, SampleSet]:
+def split_classes(
+    sample_set: SampleSet, fraction: float, seed: int, *, what: str = "fraction"
+) -> tuple[SampleSet, SampleSet]:
     """Hold out a random ``fraction`` of the classes: (the others, the held out).
 
     The draw depends on the seed and the number of classes only.
+
+    Args:
+        sample_set: Samples of two classes or more.
+        fraction: Share of the classes to hold out.
+        seed: Draws them.
+        what: What errors call the fraction: the keyword or key that the user wrote.
     """
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction={fraction} must lie between 0 and 1")
+    if not 0 < fraction < 1:  # NaN neither
+        raise ValueError(f"{what}={fraction} must lie between 0 and 1")
+    if seed < 0:
+        raise ValueError(f"seed={seed} must be at least 0")
     held_out = round(fraction * sample_set.num_classes)
     if not 1 <= held_out < sample_set.num_classes:
-        raise ValueError(f"fraction={fraction} of {sample_set.num_classes} classes leaves one side empty")
+        raise ValueError(
+            f"{what}={fraction} of {sample_set.num_classes} classes holds out {held_out}, which leaves one "
+            "side empty: choose another share, or give more classes"
+        )
     order = torch.randperm(sample_set.num_classes, generator=torch.Generator().manual_seed(seed))
     return sample_set.of_classes(order[held_out:]), sample_set.of_classes(order[:held_out])
 

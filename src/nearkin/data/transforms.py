@@ -1,5 +1,7 @@
 """Images to network input: two cropping schemes for all losses, and one for images that already fit.
 
+:func:`build` makes a registered transform by its name; :func:`register` enters another one.
+
 Randomness is a function of one seed per image, and nothing else. Whoever makes the seeds (see
 :func:`nearkin.data.loader`) decides that they depend on the run, the epoch and the image, and so
 the same run gives the same pixels with any number of workers, and again after a restart.
@@ -10,26 +12,45 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from nearkin.data.decoding import ImageFiles
+from nearkin.data.pixels import is_image, to_pixels
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.samples import ImageArray, Samples
+from nearkin.data.transform_registry import registry
 
 Scheme = Literal["resized_crop", "simple_crop", "none"]
 SCHEMES: tuple[Scheme, ...] = ("resized_crop", "simple_crop", "none")
 
 _CROP_TRIES = 10
 
+register = registry.register
+names = registry.names
+
+
+def build(
+    name: str, preprocessing: Preprocessing | None = None, train: bool = True, **keywords: Any
+) -> Transform:
+    """Make the transform of a name.
+
+    Args:
+        name: One of :func:`names`.
+        preprocessing: The network's; ``None`` for a network without one.
+        train: Whether it is for training.
+        keywords: What the transform itself takes, such as ``flip``.
+    """
+    return registry.build(name, preprocessing, train, **keywords)
+
 
 class Transform(Protocol):
-    """Chosen images to one batch of network input."""
+    """Chosen samples to the inputs of one batch."""
 
-    def __call__(self, images: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
-        """The images at ``indices``, each with its own seed, as float32 ``(B, C, H, W)``."""
+    def __call__(self, samples: Samples, indices: Sequence[int], seeds: Sequence[int], /) -> Any:
+        """The samples at ``indices``, each with its own seed; of images float32 ``(B, C, H, W)``."""
         ...
 
 
@@ -146,7 +167,7 @@ class CropTransform:
                 pixels = image.pixels(view.box)
                 view = view.inside_its_box()
         else:
-            pixels = images[index]
+            pixels = _pixels_of(images, index)
             view = self.view_of(pixels.shape[1], pixels.shape[2], seed)
         return view.cut(pixels, self.interpolation)
 
@@ -254,7 +275,7 @@ class Normalization:
             pixels = images.pixels[torch.as_tensor(indices, dtype=torch.long)]
             self._check(images.pixels.shape[2:], images, 0)
         else:
-            chosen = [images[index] for index in indices]
+            chosen = [_pixels_of(images, index) for index in indices]
             for index, image in zip(indices, chosen, strict=True):
                 self._check(image.shape[1:], images, index)
             pixels = torch.stack(chosen)
@@ -267,6 +288,23 @@ class Normalization:
                 f"image {images.name(index)} has {shape[0]} × {shape[1]} pixels and the network takes "
                 f"{size} × {size}: choose the scheme resized_crop or simple_crop instead of none"
             )
+
+
+def _pixels_of(samples: Samples, index: int) -> Tensor:
+    sample = samples[index]
+    if not is_image(sample):
+        raise TypeError(
+            f"the transforms {', '.join(SCHEMES)} take images, and sample {samples.name(index)!r} of "
+            f"{type(samples).__name__} is a {_kind(sample)}: choose the transform as_is, or give PerSample "
+            "a function of your own"
+        )
+    return to_pixels(sample)
+
+
+def _kind(sample: object) -> str:
+    if isinstance(sample, Tensor):
+        return f"tensor of {sample.dtype} {tuple(sample.shape)}"
+    return type(sample).__name__
 
 
 def with_channels(pixels: Tensor, channels: int) -> Tensor:
@@ -305,16 +343,11 @@ def training_transform(
     >>> transform(photos, [0, 1], seeds=[1, 2]).shape
     torch.Size([2, 3, 224, 224])
     """
-    view_of: ViewOf
-    if scheme == "none":
-        return Normalization(preprocessing)
-    if scheme == "resized_crop":
-        view_of = RandomResizedCrop(preprocessing.size, area, flip=flip)
-    elif scheme == "simple_crop":
-        view_of = RandomCrop(preprocessing.size, _resize_of(preprocessing), flip)
-    else:
-        raise _unknown(scheme)
-    return CropTransform(view_of, preprocessing, scaled_decoding=scaled_decoding)
+    choices: dict[str, dict[str, Any]] = {
+        "resized_crop": {"scale": area, "flip": flip, "scaled_decoding": scaled_decoding},
+        "simple_crop": {"flip": flip, "scaled_decoding": scaled_decoding},
+    }
+    return build(scheme, preprocessing, train=True, **choices.get(scheme, {}))
 
 
 def evaluation_transform(
@@ -331,20 +364,88 @@ def evaluation_transform(
         scheme: Both cropping schemes evaluate alike; ``none`` only normalises.
         scaled_decoding: See :class:`CropTransform`; off, so that published numbers come out to the digit.
     """
-    if scheme == "none":
-        return Normalization(preprocessing)
-    if scheme not in SCHEMES:
-        raise _unknown(scheme)
+    keywords = {"scaled_decoding": scaled_decoding} if scheme in ("resized_crop", "simple_crop") else {}
+    return build(scheme, preprocessing, train=False, **keywords)
+
+
+@registry.register("resized_crop")
+def resized_crop(
+    preprocessing: Preprocessing | None,
+    train: bool = True,
+    *,
+    scale: tuple[float, float] = (0.08, 1.0),
+    flip: float = 0.5,
+    scaled_decoding: bool | None = None,
+) -> Transform:
+    """Training: a box of random area and shape, resized and mirrored at random. Evaluation: a centre crop.
+
+    Args:
+        preprocessing: The network's.
+        train: Whether it is for training.
+        scale: Least and greatest area of the box, as a fraction of the image's.
+        flip: Probability of mirroring.
+        scaled_decoding: See :class:`CropTransform`; by default in training only.
+    """
+    preprocessing = _needed(preprocessing, "resized_crop")
+    if not 0 < scale[0] <= scale[1] <= 1:
+        raise ValueError(f"scale={scale} must be two fractions of an image's area, the smaller first")
+    if not train:
+        return _centre_crop(preprocessing, scaled_decoding)
+    view_of = RandomResizedCrop(preprocessing.size, (scale[0], scale[1]), flip=_probability(flip))
+    return CropTransform(view_of, preprocessing, scaled_decoding=scaled_decoding is not False)
+
+
+@registry.register("simple_crop")
+def simple_crop(
+    preprocessing: Preprocessing | None,
+    train: bool = True,
+    *,
+    flip: float = 0.5,
+    scaled_decoding: bool | None = None,
+) -> Transform:
+    """Short side resized, then in training a random crop, mirrored at random, in evaluation the centre.
+
+    Args:
+        preprocessing: The network's.
+        train: Whether it is for training.
+        flip: Probability of mirroring.
+        scaled_decoding: See :class:`CropTransform`; by default in training only.
+    """
+    preprocessing = _needed(preprocessing, "simple_crop")
+    if not train:
+        return _centre_crop(preprocessing, scaled_decoding)
+    view_of = RandomCrop(preprocessing.size, _resize_of(preprocessing), _probability(flip))
+    return CropTransform(view_of, preprocessing, scaled_decoding=scaled_decoding is not False)
+
+
+@registry.register("none")
+def none(preprocessing: Preprocessing | None, train: bool = True) -> Transform:
+    """Images that have the network's input size already are only normalised."""
+    return Normalization(_needed(preprocessing, "none"))
+
+
+def _centre_crop(preprocessing: Preprocessing, scaled_decoding: bool | None) -> Transform:
     return CropTransform(
         CentreCrop(preprocessing.size, _resize_of(preprocessing)),
         preprocessing,
-        scaled_decoding=scaled_decoding,
+        scaled_decoding=bool(scaled_decoding),
         interpolation=preprocessing.interpolation,
     )
 
 
-def _unknown(scheme: str) -> ValueError:
-    return ValueError(f"unknown scheme {scheme!r}: choose one of {', '.join(SCHEMES)}")
+def _needed(preprocessing: Preprocessing | None, name: str) -> Preprocessing:
+    if preprocessing is None:
+        raise ValueError(
+            f"the transform {name} needs to know what the network expects, and this network has no "
+            "preprocessing: choose the transform as_is, or give PerSample a function of your own"
+        )
+    return preprocessing
+
+
+def _probability(flip: float) -> float:
+    if not 0 <= flip <= 1:
+        raise ValueError(f"flip={flip} must lie between 0 and 1")
+    return flip
 
 
 def _resize_of(preprocessing: Preprocessing) -> int:

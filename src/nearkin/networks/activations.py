@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nearkin.atomic import write_json
-from nearkin.data.file_hashes import fingerprint
+from nearkin.data.fingerprints import fingerprint
 from nearkin.data.loading import loader
 from nearkin.data.samples import Samples, SampleSet
 from nearkin.data.transforms import Transform

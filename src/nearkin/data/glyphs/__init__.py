@@ -28,7 +28,9 @@ from nearkin.data.samples import DataSet, ImageArray, SampleSet
 VERSION = 1  # raise it when the pictures of a seed change: older caches are then left alone and not read
 TEST_SHARE = 0.5
 VALIDATION_SHARE = 0.05
+MOST_DIFFICULT = 100.0
 _CHUNK = 4096
+_FILES = "glyphs-v"
 
 
 @registry.register("glyphs")
@@ -56,8 +58,10 @@ def glyphs(
             are enough.
         size: Side of a picture in pixels.
     """
-    if difficulty < 0:
-        raise ValueError(f"difficulty={difficulty} must be at least 0")
+    if seed < 0:
+        raise ValueError(f"seed={seed} must be at least 0")
+    if not 0 <= difficulty <= MOST_DIFFICULT:  # NaN neither
+        raise ValueError(f"difficulty={difficulty} must lie between 0 and {MOST_DIFFICULT:g}")
     if images_per_class < 2:
         raise ValueError(f"images_per_class={images_per_class}: a query needs another picture to find")
     if size < 8:
@@ -72,9 +76,9 @@ def glyphs(
         "images_per_class": images_per_class,
         "size": size,
     }
-    folder = Path(root) if root is not None else Path(user_cache_dir("nearkin"))
+    folder = Path(user_cache_dir("nearkin")) if root is None else _own_folder(Path(root))
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-    file = folder / f"glyphs-v{VERSION}-{key}.safetensors"
+    file = folder / f"{_FILES}{VERSION}-{key}.safetensors"
     cached = _read(file)
     if cached is None:
         cached = _render(
@@ -86,6 +90,21 @@ def glyphs(
         )
         _write(file, *cached)
     return _split(*cached, images_per_class=images_per_class, seed=seed)
+
+
+def _own_folder(root: Path) -> Path:
+    """The folder, if there is nothing in it but renderings: none are written among other people's files."""
+    if root.exists() and not root.is_dir():
+        raise NotADirectoryError(f"glyphs: root={root} is a file; leave root out, or name a folder")
+    if root.is_dir() and root != Path(user_cache_dir("nearkin")):
+        for entry in root.iterdir():
+            if not entry.name.startswith((_FILES, ".")):
+                raise ValueError(
+                    f"glyphs draws its own pictures and root={root} is only where they are kept, but it "
+                    f'holds other things ({entry.name}): to use your images choose name = "folder"; for '
+                    "glyphs leave root out or name a folder of its own"
+                )
+    return root
 
 
 def _render(

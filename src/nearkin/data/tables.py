@@ -40,12 +40,13 @@ def table(
     path = Path(root)
     images = path.parent if images_root is None else Path(images_root)
     rows = _rows(path)
-    if "split" not in rows[0]:
-        everything = image_set([_labelled(row) for row in rows], images)
-        train, test = split_classes(everything, test_fraction, seed)
-        return DataSet("csv", train, test)
+    rows, notes = _without_repetitions(rows, path)
+    if "split" not in rows[0][1]:
+        everything = image_set([_labelled(row) for _, row in rows], images)
+        train, test = split_classes(everything, test_fraction, seed, what="test_fraction")
+        return DataSet("csv", train, test, notes=notes)
     lines: dict[str, list[Labelled]] = {part: [] for part in (*SPLITS, "query", "gallery")}
-    for number, row in enumerate(rows, start=2):
+    for number, row in rows:
         if row["split"] not in SPLITS:
             raise ValueError(
                 f"{path}, line {number}: split is {row['split']!r}, not one of {', '.join(SPLITS)}"
@@ -58,10 +59,11 @@ def table(
         if not lines[part]:
             raise ValueError(f"{path}: no line has the split {part}")
     splits: dict[str, Any] = {part: image_set(members, images) for part, members in lines.items() if members}
-    return DataSet("csv", **splits)
+    return DataSet("csv", **splits, notes=notes)
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Every row with the number of its line."""
     if not path.is_file():
         raise FileNotFoundError(f"csv: there is no file {path}")
     with path.open(newline="", encoding="utf-8-sig") as file:
@@ -69,13 +71,39 @@ def _rows(path: Path) -> list[dict[str, str]]:
         missing = {"path", "label"} - set(reader.fieldnames or ())
         if missing:
             raise ValueError(f"{path}: no column {' and no column '.join(sorted(missing))} in its first line")
-        rows = list(reader)
-    for number, row in enumerate(rows, start=2):
+        rows = [(reader.line_num, row) for row in reader]
+    for number, row in rows:
         if None in row or None in row.values():
             raise ValueError(f"{path}, line {number}: not as many fields as the first line has")
+        for column in ("path", "label"):
+            if not row[column].strip():
+                raise ValueError(f"{path}, line {number}: the {column} is empty")
     if not rows:
         raise ValueError(f"{path}: no lines below its first")
     return rows
+
+
+def _without_repetitions(
+    rows: list[tuple[int, dict[str, str]]], path: Path
+) -> tuple[list[tuple[int, dict[str, str]]], tuple[str, ...]]:
+    """Each image once, and a note on how many lines that leaves out.
+
+    Raises:
+        ValueError: An image has two labels, or is in two splits.
+    """
+    first: dict[str, tuple[int, dict[str, str]]] = {}
+    for number, row in rows:
+        before, known = first.setdefault(row["path"], (number, row))
+        differing = [column for column in row if row[column] != known[column]]
+        if differing:
+            column = "label" if "label" in differing else differing[0]
+            raise ValueError(
+                f"{path}: {row['path']} has the {column} {known[column]!r} in line {before} and "
+                f"{row[column]!r} in line {number}"
+            )
+    repeated = len(rows) - len(first)
+    note = f"{path.name}: {repeated:,} lines repeat an image of an earlier line, and are read once"
+    return list(first.values()), (note,) if repeated else ()
 
 
 def _labelled(row: dict[str, str]) -> Labelled:

@@ -1,0 +1,96 @@
+"""Anybody's transform of one sample: torchvision's, albumentations', a tokenizer, a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from torch.utils.data import default_collate
+
+from nearkin.data.pixels import is_image, to_pil, to_pixels
+from nearkin.data.samples import Samples
+from nearkin.data.seeding import seeded_generators
+
+
+class PerSample:
+    """A :class:`Transform` that applies a function to each sample and puts the results into a batch.
+
+    What the function draws from the global generators of torch, numpy and Python depends on the sample's seed
+    only, and leaves these generators as they were; so random transforms give the same with any number of
+    workers and after a restart. A transform with generators of its own is seeded by its method
+    ``set_random_seed`` where it has one (albumentations).
+
+    Args:
+        function: From a sample to anything; ``None`` changes nothing.
+        collate: From the list of results to a batch's inputs. By default tensors, arrays and numbers are
+            stacked by torch's ``default_collate``, texts stay a list, tuples and mappings keep their form.
+        takes: What the function takes of an image: a PIL image (``"pil"``) or ``uint8`` ``(C, H, W)``
+            (``"tensor"``); by default the sample as it is.
+
+    >>> from nearkin.data import Texts
+    >>> PerSample(str.upper)(Texts(["a", "b"]), [1, 0], seeds=[0, 0])
+    ['B', 'A']
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        *,
+        takes: Literal["pil", "tensor"] | None = None,
+    ) -> None:
+        if takes not in (None, "pil", "tensor"):
+            raise ValueError(f'takes={takes!r} must be "pil" or "tensor"')
+        self.function = function
+        self.collate = collate
+        self.takes = takes
+
+    def __repr__(self) -> str:
+        return f"PerSample({self.function!r}, {self.collate!r}, takes={self.takes!r})"
+
+    def __call__(self, samples: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Any:
+        """The samples at ``indices``, each with its own seed, as the inputs of one batch."""
+        results = []
+        set_random_seed = getattr(self.function, "set_random_seed", None)
+        with seeded_generators() as seed_all:
+            for index, seed in zip(indices, seeds, strict=True):
+                seed_all(seed)
+                if set_random_seed is not None:
+                    set_random_seed(seed & 0xFFFFFFFF)
+                sample = self._taken(samples, index)  # may be random, where a Dataset transforms by itself
+                results.append(sample if self.function is None else self.function(sample))
+        return self.collate(results) if self.collate is not None else collated(results)
+
+    def _taken(self, samples: Samples, index: int) -> Any:
+        sample = samples[index]
+        if self.takes is None:
+            return sample
+        if not is_image(sample):
+            raise TypeError(
+                f"takes={self.takes!r} is for images, and sample {samples.name(index)!r} is a "
+                f"{type(sample).__name__}: leave takes out"
+            )
+        return to_pil(sample) if self.takes == "pil" else to_pixels(sample)
+
+
+def collated(results: list[Any]) -> Any:
+    """Stack what can be stacked; texts stay a list, tuples and mappings keep their form.
+
+    >>> collated([("a", 1), ("b", 2)])
+    (['a', 'b'], tensor([1, 2]))
+    """
+    first = results[0]
+    if isinstance(first, str | bytes):
+        return results
+    if isinstance(first, Mapping):
+        return {key: collated([result[key] for result in results]) for key in first}
+    if isinstance(first, tuple):
+        parts = [collated(list(part)) for part in zip(*results, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+    try:
+        return default_collate(results)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"samples ({type(first).__name__}) cannot be put into one batch: {error}. Bring them to one "
+            "shape in the transform, or give PerSample a collate function"
+        ) from None
