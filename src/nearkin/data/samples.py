@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -199,6 +199,17 @@ class DataSet:
         if self.test is None:
             raise ValueError(f"{self.name} has no test split: give test classes, or hold some out")
         return self.test
+
+    @property
+    def all_classes(self) -> SampleSet:
+        """Training and validation classes together: all that is not for testing."""
+        from nearkin.data.joining import join  # noqa: PLC0415  (which imports this module)
+
+        return self.train if self.validation is None else join(self.train, self.validation)
+
+    def without_test(self) -> DataSet:
+        """What may be learnt from: the same without its test classes."""
+        return replace(self, test=None, query=None, gallery=None)
 
 
 def split_classes(

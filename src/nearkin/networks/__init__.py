@@ -15,17 +15,23 @@ from nearkin.networks import mlp as mlp
 from nearkin.networks import timm_models
 from nearkin.networks import torchvision_models as torchvision_models
 from nearkin.networks.activations import Activations, ActivationTransform, cache_activations
-from nearkin.networks.base import Backbone, EmbeddingNetwork, registry
+from nearkin.networks.base import Backbone, EmbeddingNetwork, Network, registry
+from nearkin.networks.embedder import Embedder
 from nearkin.networks.embedding import embed, initialise_head_with_pca
 from nearkin.networks.freezing import freeze_batch_norm, has_trained_batch_norm, train_head_only
 from nearkin.networks.pooling import poolings
 from nearkin.networks.weights import load_imagenet, load_weights
+from nearkin.networks.wrapped import WrappedNetwork, as_network
 
 __all__ = [
     "ActivationTransform",
     "Activations",
     "Backbone",
+    "Embedder",
     "EmbeddingNetwork",
+    "Network",
+    "WrappedNetwork",
+    "as_network",
     "build",
     "cache_activations",
     "embed",
@@ -78,4 +84,14 @@ def build(
             load_imagenet(backbone, name)
         elif weights is not None:
             load_weights(backbone, weights)
-        return EmbeddingNetwork(backbone, embedding_dim=embedding_dim, pooling=pooling, layer_norm=layer_norm)
+        network = EmbeddingNetwork(
+            backbone, embedding_dim=embedding_dim, pooling=pooling, layer_norm=layer_norm
+        )
+    network.spec = {
+        "name": name,
+        "embedding_dim": embedding_dim,
+        "pooling": pooling,
+        "layer_norm": layer_norm,
+        **keywords,
+    }
+    return network

@@ -24,10 +24,12 @@ from torch import Tensor, nn
 
 from nearkin.atomic import write_json
 from nearkin.data.fingerprints import fingerprint
+from nearkin.data.joining import join_samples
 from nearkin.data.loading import loader
+from nearkin.data.nested import move
 from nearkin.data.samples import Samples, SampleSet
 from nearkin.data.transforms import Transform
-from nearkin.networks.base import EmbeddingNetwork
+from nearkin.networks.base import Network
 from nearkin.networks.embedding import Progress, fitting_transform
 from nearkin.networks.splitting import device_of
 from nearkin.networks.weights import add_weights
@@ -93,6 +95,17 @@ class Activations:
         """The name of the image below."""
         return self._samples.name(index)
 
+    def fingerprint(self) -> str:
+        """That of the samples below: the cache follows from them and the trunk."""
+        return fingerprint(self._samples)
+
+    def joined(self, other: Activations) -> Activations:
+        """These activations and then those of another part of the same cache."""
+        if self.folder != other.folder:
+            raise ValueError(f"activations of two caches cannot be joined: {self.folder}, {other.folder}")
+        together = join_samples(self._samples, other._samples)
+        return Activations(self.folder, together, [*self._rows.tolist(), *other._rows.tolist()])
+
 
 def _open(folder: Path) -> NDArray[np.float16]:
     array: NDArray[np.float16] = np.load(folder / "activations.npy", mmap_mode="r")
@@ -126,16 +139,16 @@ class ActivationTransform:
 
 
 def cache_activations(
-    network: EmbeddingNetwork,
+    network: Network,
     stage: str,
-    image_set: SampleSet,
+    sample_set: SampleSet,
     folder: str | os.PathLike[str],
     *,
     flips: bool = True,
     transform: Transform | None = None,
     workers: int = 0,
     progress: Progress | None = None,
-) -> tuple[SampleSet, EmbeddingNetwork]:
+) -> tuple[SampleSet, Network]:
     """Compute what a network makes of images up to a stage, once, and hand back what is left to train.
 
     The cache is kept in a subfolder of ``folder`` named after a hash of the trunk's weights, the transform
@@ -145,8 +158,8 @@ def cache_activations(
 
     Args:
         network: Its part up to ``stage`` is taken as it is now, in evaluation mode.
-        stage: See :meth:`EmbeddingNetwork.split`; ``pooling`` keeps features and leaves the head to train.
-        image_set: The images.
+        stage: See :meth:`Network.split`; ``pooling`` keeps features and leaves the head to train.
+        sample_set: Images, or whatever the network takes.
         folder: Where caches live.
         flips: Whether to keep the mirror images, too, for training.
         transform: By default resize and centre crop, or nothing where the network takes images as they are;
@@ -160,23 +173,28 @@ def cache_activations(
         with ``network``.
     """
     trunk, rest = network.split(stage)
-    transform = transform or fitting_transform(network.preprocessing)
-    own_folder = Path(folder) / _key(trunk, stage, transform, flips, image_set.samples)
+    if transform is None:
+        if network.preprocessing is None:
+            raise ValueError("cache_activations needs transform=: this network does not say what it expects")
+        transform = fitting_transform(network.preprocessing)
+    flips = flips and network.preprocessing is not None  # only images can be mirrored
+    own_folder = Path(folder) / _key(trunk, stage, transform, flips, sample_set.samples)
     own_folder.mkdir(parents=True, exist_ok=True)
     with FileLock(own_folder / "lock"):  # of two runs that start at once, one computes and the other waits
-        cache = _Cache(own_folder, shape=(len(image_set), 1 + flips, *_output_shape(trunk, network)))
+        example = _output_shape(trunk, sample_set, transform, device_of(network))
+        cache = _Cache(own_folder, shape=(len(sample_set), 1 + flips, *example))
         missing = cache.missing_chunks()
-        done = len(image_set) - sum(len(chunk) for chunk in missing)
-        batches = loader(image_set, transform, batch_sampler=missing, workers=workers)
+        done = len(sample_set) - sum(len(chunk) for chunk in missing)
+        batches = loader(sample_set, transform, batch_sampler=missing, workers=workers)
         for chunk, batch in zip(missing, batches, strict=True):
-            images = batch.inputs.to(device_of(network))
-            views = [trunk(images), trunk(images.flip(-1))] if flips else [trunk(images)]
+            inputs = move(batch.inputs, device_of(network))
+            views = [trunk(inputs), trunk(inputs.flip(-1))] if flips else [trunk(inputs)]
             cache.write(chunk, torch.stack(views, dim=1))
             done += len(chunk)
             if progress is not None:
-                progress(done, len(image_set))
-    activations = Activations(own_folder, image_set.samples)
-    return SampleSet(activations, image_set.labels, image_set.class_names), rest
+                progress(done, len(sample_set))
+    activations = Activations(own_folder, sample_set.samples)
+    return SampleSet(activations, sample_set.labels, sample_set.class_names), rest
 
 
 def _key(trunk: nn.Module, stage: str, transform: Transform, flips: bool, images: Samples) -> str:
@@ -186,10 +204,10 @@ def _key(trunk: nn.Module, stage: str, transform: Transform, flips: bool, images
 
 
 @torch.no_grad()
-def _output_shape(trunk: nn.Module, network: EmbeddingNetwork) -> torch.Size:
-    size = network.preprocessing.size
-    example = torch.zeros(1, network.preprocessing.channels, size, size, device=device_of(network))
-    output: Tensor = trunk(example)
+def _output_shape(
+    trunk: nn.Module, sample_set: SampleSet, transform: Transform, device: torch.device
+) -> torch.Size:
+    output: Tensor = trunk(move(transform(sample_set.samples, [0], [0]), device))
     return output.shape[1:]
 
 

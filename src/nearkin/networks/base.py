@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,42 @@ class Backbone:
 registry: Registry[Backbone] = Registry("network")
 
 
-class EmbeddingNetwork(nn.Module):
+class Network(nn.Module, ABC):
+    """Samples to raw embeddings, with what a training has to know about it.
+
+    Attributes:
+        embedding_dim: D, the size of an embedding.
+        num_features: F, the size of the features below the head.
+        preprocessing: The input that its weights expect; ``None`` where samples are not images, or unknown.
+        spec: What :func:`nearkin.networks.build` takes to build it again, without weights; ``None`` for a
+            module that was given in Python.
+    """
+
+    embedding_dim: int
+    num_features: int
+    preprocessing: Preprocessing | None = None
+    spec: dict[str, Any] | None = None
+    backbone: nn.Module
+    head: nn.Module
+
+    @abstractmethod
+    def features(self, inputs: Any) -> Tensor:
+        """A batch of inputs to features ``(B, F)``."""
+
+    @abstractmethod
+    def forward(self, inputs: Any) -> Tensor:
+        """A batch of inputs to raw embeddings ``(B, D)``."""
+
+    @abstractmethod
+    def param_groups(self, lr: float, head_lr: float | None = None) -> list[dict[str, Any]]:
+        """Every parameter that may ever be trained, with its learning rate, for an optimiser."""
+
+    def split(self, stage: str) -> tuple[nn.Module, Network]:
+        """Cut after ``stage``: (inputs to activations, activations to embeddings)."""
+        raise ValueError(f"{type(self).__name__} cannot be cut after a stage ({stage!r})")
+
+
+class EmbeddingNetwork(Network):
     """Images to raw embeddings: ``head(norm(pooling(backbone(images))))``.
 
     Losses and scores normalise by themselves what their equations want normalised.
@@ -68,16 +104,16 @@ class EmbeddingNetwork(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.embedding_dim = embedding_dim
         self.num_features = backbone.num_features
-        self.preprocessing = backbone.preprocessing
+        self.preprocessing: Preprocessing = backbone.preprocessing
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, inputs: Tensor) -> Tensor:
         """Preprocessed images ``(B, C, H, W)`` to pooled features ``(B, F)``."""
-        features: Tensor = self.backbone(images)
+        features: Tensor = self.backbone(inputs)
         return features if features.ndim == 2 else self.pooling(features)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Preprocessed images ``(B, C, H, W)`` to raw embeddings ``(B, D)``."""
-        embeddings: Tensor = self.head(self.norm(self.features(images)))
+        embeddings: Tensor = self.head(self.norm(self.features(inputs)))
         return embeddings
 
     def param_groups(self, lr: float, head_lr: float | None = None) -> list[dict[str, Any]]:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.data.loading import loader
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import Transform, evaluation_transform
-from nearkin.networks.base import EmbeddingNetwork
+from nearkin.data.nested import move
+from nearkin.networks.base import Network
 from nearkin.networks.freezing import evaluation_mode
 from nearkin.networks.splitting import device_of
 
@@ -27,8 +28,8 @@ def fitting_transform(preprocessing: Preprocessing) -> Transform:
 
 @torch.inference_mode()
 def embed(
-    network: EmbeddingNetwork,
-    image_set: SampleSet,
+    network: Network,
+    sample_set: SampleSet,
     *,
     what: Literal["embeddings", "features"] = "embeddings",
     transform: Transform | None = None,
@@ -36,16 +37,16 @@ def embed(
     workers: int = 0,
     progress: Progress | None = None,
 ) -> Tensor:
-    """All images of a set through a network in evaluation mode, in order, as float32 on the CPU.
+    """All samples of a set through a network in evaluation mode, in order, as float32 on the CPU.
 
     Args:
         network: On whichever device it is.
-        image_set: The images.
+        sample_set: The samples.
         what: ``embeddings`` ``(N, D)``, or the pooled ``features`` ``(N, F)`` below the head.
         transform: By default resize and centre crop, or nothing where the network takes images as they are.
-        batch_size: Images at a time.
-        workers: Processes that decode.
-        progress: Called after every batch with the images done and the number of all.
+        batch_size: Samples at a time.
+        workers: Processes that read samples.
+        progress: Called after every batch with the samples done and the number of all.
 
     >>> from nearkin import data, networks
     >>> pixels = torch.zeros(5, 1, 28, 28, dtype=torch.uint8)
@@ -53,23 +54,26 @@ def embed(
     >>> embed(networks.build("lenet", embedding_dim=4, size=28), digits).shape
     torch.Size([5, 4])
     """
-    transform = transform or fitting_transform(network.preprocessing)
+    if transform is None:
+        if network.preprocessing is None:
+            raise ValueError("embed needs transform=: this network does not say what it expects")
+        transform = fitting_transform(network.preprocessing)
     function = network if what == "embeddings" else network.features
     device = device_of(network)
     size = network.embedding_dim if what == "embeddings" else network.num_features
-    outputs = torch.empty(len(image_set), size)
+    outputs = torch.empty(len(sample_set), size)
     with evaluation_mode(network):
         done = 0
-        for batch in loader(image_set, transform, batch_size=batch_size, workers=workers):
-            outputs[done : done + len(batch.labels)] = function(batch.inputs.to(device)).float().cpu()
+        for batch in loader(sample_set, transform, batch_size=batch_size, workers=workers):
+            outputs[done : done + len(batch.labels)] = function(move(batch.inputs, device)).float().cpu()
             done += len(batch.labels)
             if progress is not None:
-                progress(done, len(image_set))
+                progress(done, len(sample_set))
     return outputs
 
 
 @torch.no_grad()
-def initialise_head_with_pca(network: EmbeddingNetwork, features: Tensor) -> float:
+def initialise_head_with_pca(network: Network, features: Tensor) -> float:
     """Let the head start as the principal components of features: W = top components, b = −W mean.
 
     Where the head is small, this keeps what the backbone knows far better than a random projection.
@@ -84,6 +88,8 @@ def initialise_head_with_pca(network: EmbeddingNetwork, features: Tensor) -> flo
     Raises:
         ValueError: There are fewer images or features than the embedding has dimensions.
     """
+    if not isinstance(network.head, nn.Linear):
+        raise ValueError("network.pca_head=true needs a network with a linear head: give embedding_dim")
     if features.ndim != 2 or features.shape[1] != network.num_features:
         raise ValueError(
             f"features have shape {tuple(features.shape)} and the head takes (N, {network.num_features})"
@@ -93,7 +99,7 @@ def initialise_head_with_pca(network: EmbeddingNetwork, features: Tensor) -> flo
             f"embedding_dim={network.embedding_dim}: {len(features)} images of {network.num_features} "
             f"features have no more than {min(len(features) - 1, network.num_features)} principal components"
         )
-    features = network.norm(features.to(device_of(network))).double()
+    features = network.get_submodule("norm")(features.to(device_of(network))).double()
     mean = features.mean(dim=0)
     centred = features - mean
     variances, components = torch.linalg.eigh(centred.T @ centred)

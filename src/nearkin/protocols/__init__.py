@@ -1,32 +1,31 @@
 """How a run is selected and tested, so that its test score means something."""
 
 # One line per protocol; each file registers what it defines.
-from nearkin.protocols import cross_validation as cross_validation
-from nearkin.protocols import fixed_validation as fixed_validation
-from nearkin.protocols import standard as standard
-from nearkin.protocols import standard_best_on_test as standard_best_on_test
-from nearkin.protocols.base import Learnt, Protocol, names, register, selects_on_test
+from nearkin.protocols.cross_validation import CrossValidation
 from nearkin.protocols.examination import Examination, examine
-from nearkin.protocols.execution import Finished, execute, reopened
-from nearkin.protocols.opened import Opened
-from nearkin.protocols.sealed import SealedTest, score_test, seal
-from nearkin.protocols.training_data import TrainingData, open_data
+from nearkin.protocols.execution import execute
+from nearkin.protocols.fixed_validation import FixedValidation
+from nearkin.protocols.sealed import SealedTest, prepared, score_test, scored, seal
+from nearkin.protocols.standard import Standard
+from nearkin.protocols.standard_best_on_test import StandardBestOnTest
+from nearkin.training.protocol import Protocol, Scorer, names, register, registry
 
 __all__ = [
+    "CrossValidation",
     "Examination",
-    "Finished",
-    "Learnt",
-    "Opened",
+    "FixedValidation",
     "Protocol",
+    "Scorer",
     "SealedTest",
-    "TrainingData",
+    "Standard",
+    "StandardBestOnTest",
     "examine",
     "execute",
     "names",
-    "open_data",
+    "prepared",
     "register",
-    "reopened",
+    "registry",
     "score_test",
+    "scored",
     "seal",
-    "selects_on_test",
 ]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 
-from nearkin.data import SampleSet
-from nearkin.protocols.base import Learnt, Protocol, register
-from nearkin.protocols.opened import Opened, concatenated
-from nearkin.protocols.training_data import TrainingData
-from nearkin.training import Observer, Recipe, Run, train
-
-DEFAULT_FOLDS = 10
+from nearkin.data import DataSet, SampleSet
+from nearkin.observer import Observer
+from nearkin.training import NetworkResult, Protocol, Run, Scorer, Task, train
+from nearkin.training.protocol import register
+from nearkin.training.run import Description
 
 
 @register("cross_validation")
@@ -25,100 +21,73 @@ class CrossValidation(Protocol):
     test scores. Beside them stands the score of the concatenated embeddings: each network's of length 1, in
     a row, as in Musgrave, Belongie, Lim. A Metric Learning Reality Check. ECCV 2020.
 
-    Every fold is a run of its own in ``fold-00``, ``fold-01``, …; with ``protocol.fold`` only that one is
-    trained and tested, say on another machine.
+    Every fold is a run of its own in ``fold-00``, ``fold-01``, …
+
+    Args:
+        folds: How many.
+        fold: Train and test this one only, counted from 0, say on another machine.
     """
 
-    def train(self, run: Run, data: TrainingData, observer: Observer) -> list[Learnt]:
+    def __init__(self, folds: int = 10, fold: int | None = None) -> None:
+        if folds < 2:
+            raise ValueError(f"folds={folds} must be at least 2")
+        if fold is not None and not 0 <= fold < folds:
+            raise ValueError(f"fold={fold} of {folds} folds: they are counted from 0")
+        self.folds, self.fold = folds, fold
+
+    def train(
+        self, task: Task, run: Run, data: DataSet, observer: Observer, score_test: Scorer | None = None
+    ) -> list[NetworkResult]:
         """One training per fold, in the run's directory."""
-        if run.recipe.protocol.fold is not None:
-            return [_train_fold(run, data, observer)]
-        folds = range(run.recipe.protocol.folds or DEFAULT_FOLDS)
-        learnt = []
-        for fold in folds:
-            observer.stage(f"fold {fold + 1} of {len(folds)}")
-            learnt.append(_train_fold(fold_run(run, fold), data, observer))
-        return learnt
+        if self.fold is not None:
+            samples, validation = self.fold_splits(data, task.seed, self.fold)
+            return [train(task, run, task.embedder.copy(), samples, validation, observer)]
+        trained = []
+        for fold in range(self.folds):
+            observer.stage(f"fold {fold + 1} of {self.folds}")
+            samples, validation = self.fold_splits(data, task.seed, fold)
+            own = Run.open(run.path / fold_name(fold), of_fold(run.description, fold))
+            result = train(task, own, task.embedder.copy(), samples, validation, observer)
+            trained.append(replace(result, run=fold_name(fold)))
+        return trained
 
-    def conclude(self, run: Run, learnt: Sequence[Learnt], opened: Sequence[Opened]) -> Opened:
-        """Write means over the folds where other results have one network's scores, and every fold's."""
-        if run.recipe.protocol.fold is not None:
-            return super().conclude(run, learnt, opened)
-        together = concatenated(run.recipe, opened)
-        results = [one.run.result() or {} for one in learnt]
-        run.write_cost(_total_cost([one.run.cost() or {} for one in learnt]))
-        run.write_result(_result(run.recipe, results, together.scores.to_dict()))
-        return together
+    def split(self, data: DataSet, seed: int) -> tuple[SampleSet, SampleSet | None]:
+        """All classes take their turn in training."""
+        self.fold_splits(data, seed, 0)
+        return data.all_classes, None
+
+    def fold_splits(self, data: DataSet, seed: int, fold: int) -> tuple[SampleSet, SampleSet]:
+        """The samples that a fold learns from, and those of its own classes.
+
+        The draw of the folds depends on the seed and the number of classes only; their sizes differ by one
+        class at most.
+
+        Raises:
+            ValueError: A fold would have fewer than two classes.
+        """
+        everything = data.all_classes
+        if everything.num_classes < 2 * self.folds:
+            raise ValueError(
+                f"{everything.num_classes} training classes in {self.folds} folds leave one with a single "
+                f"class, which has no negatives: lower protocol.folds to {everything.num_classes // 2} or less"
+            )
+        order = torch.randperm(everything.num_classes, generator=torch.Generator().manual_seed(seed))
+        own = torch.zeros(len(order), dtype=torch.bool)
+        own[fold :: self.folds] = True
+        return everything.of_classes(order[~own]), everything.of_classes(order[own])
 
 
-def fold_run(run: Run, fold: int) -> Run:
-    """The run of one fold inside the run of all."""
-    return Run.open(run.path / f"fold-{fold:02d}", run.recipe.changed({"protocol.fold": fold}))
+def fold_name(fold: int) -> str:
+    """The directory of a fold inside the run of all.
 
-
-def fold_splits(recipe: Recipe, data: TrainingData) -> tuple[SampleSet, SampleSet]:
-    """The images that a fold learns from, and those of its own classes.
-
-    The draw of the folds depends on the seed and the number of classes only; their sizes differ by one class
-    at most.
-
-    Raises:
-        ValueError: A fold would have fewer than two classes, or there is no such fold.
+    >>> fold_name(3)
+    'fold-03'
     """
-    everything = data.all_classes
-    folds, fold = recipe.protocol.folds or DEFAULT_FOLDS, recipe.protocol.fold or 0
-    if fold >= folds:
-        raise ValueError(f"protocol.fold={fold} of {folds} folds: they are counted from 0")
-    if everything.num_classes < 2 * folds:
-        raise ValueError(
-            f"{everything.num_classes} classes in {folds} folds leave one with a single class, and kin "
-            "cannot be told from strangers there: lower protocol.folds"
-        )
-    order = torch.randperm(everything.num_classes, generator=torch.Generator().manual_seed(recipe.seed))
-    own = torch.zeros(len(order), dtype=torch.bool)
-    own[fold::folds] = True
-    return everything.of_classes(order[~own]), everything.of_classes(order[own])
+    return f"fold-{fold:02d}"
 
 
-def _train_fold(run: Run, data: TrainingData, observer: Observer) -> Learnt:
-    images, validation = fold_splits(run.recipe, data)
-    trained = train(run, images, validation, observer)
-    return Learnt(run, trained, images, validation, "best epoch on validation classes")
-
-
-def _result(recipe: Recipe, folds: list[dict[str, Any]], together: dict[str, Any]) -> dict[str, Any]:
-    """In the shape of other results; what all folds share is the first one's."""
-    return folds[0] | {
-        "recipe": recipe.to_dict(),
-        "selection": {"rule": f"mean of {len(folds)} folds, best epoch on validation classes", "epoch": None},
-        "test": over_folds(statistics.fmean, [fold["test"] for fold in folds]),
-        "test_standard_deviation": over_folds(statistics.stdev, [fold["test"] for fold in folds]),
-        "concatenated": together,
-        "warnings": [f"fold {n}: {text}" for n, fold in enumerate(folds) for text in fold["warnings"]],
-        "validation": over_folds(statistics.fmean, [fold["validation"] for fold in folds]),
-        "folds": [
-            {"run": f"fold-{number:02d}"}
-            | {key: fold[key] for key in ("selection", "validation", "test", "data")}
-            for number, fold in enumerate(folds)
-        ],
-    }
-
-
-def over_folds(
-    statistic: Callable[[list[float]], float], scores: Sequence[Mapping[str, float]]
-) -> dict[str, float]:
-    """A statistic of every score over the folds.
-
-    >>> over_folds(statistics.fmean, [{"recall_at_1": 0.5}, {"recall_at_1": 0.7}])
-    {'recall_at_1': 0.6}
-    """
-    return {name: statistic([fold[name] for fold in scores]) for name in scores[0]}
-
-
-def _total_cost(folds: Sequence[Mapping[str, float | int]]) -> dict[str, float | int]:
-    """Folds train one after the other: times add up, memory does not."""
-    seconds = {
-        name: round(sum(fold[name] for fold in folds), 3)
-        for name in ("training_seconds", "seconds_per_epoch")
-    }
-    return seconds | {"peak_memory_bytes": max(fold["peak_memory_bytes"] for fold in folds)}
+def of_fold(description: Description, fold: int) -> Description:
+    """What one fold of a run is, in words."""
+    protocol = {**description.terms.get("protocol", {}), "fold": fold}
+    text = f"# Fold {fold} of the run above this directory, whose recipe.toml says all.\n{description.text}"
+    return replace(description, text=text, terms={**description.terms, "protocol": protocol})

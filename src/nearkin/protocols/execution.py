@@ -1,105 +1,130 @@
-"""A recipe from beginning to end: data, training, selection, and one look at the test classes."""
+"""A task from beginning to end: training, selection, and one look at the test classes."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import psutil
 import torch
 
-from nearkin.data import SampleSet
-from nearkin.protocols.base import Learnt, registry
-from nearkin.protocols.disclosure import disclosure
-from nearkin.protocols.opened import Opened, concatenated
-from nearkin.protocols.sealed import SealedTest, seal
-from nearkin.protocols.training_data import as_trained_on, open_data
-from nearkin.training import Observer, Run, load_network
+from nearkin.networks import Embedder
+from nearkin.observer import Observer
+from nearkin.protocols.sealed import concatenated, prepared, seal
+from nearkin.training import NetworkResult, Result, Run, Task, TestEmbeddings
+from nearkin.training.result import SplitSummary
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A finished run.
+def execute(task: Task, run: Run, observer: Observer | None = None) -> Run:
+    """Carry out a task under its protocol, or go on where it stopped; a finished run is only read.
 
-    Attributes:
-        run: Its directory.
-        result: What ``result.json`` says.
-        opened: The test images and embeddings, if this call trained the run; ``None`` if it was finished.
+    Returns:
+        The run, whose ``result`` is there now. A start that fails leaves no directory behind.
+
+    Raises:
+        RunError: Another process is training in the directory.
     """
+    observer = observer or Observer()
+    if run.finished:
+        return run
+    existed = run.path.exists()
+    try:
+        with run.locked():
+            _execute(task, run, observer)
+    except BaseException:
+        if not existed:
+            run.remove_failed_start()
+        raise
+    return run
 
-    run: Run
-    result: dict[str, Any]
-    opened: Opened | None
 
-
-def execute(run: Run, observer: Observer | None = None) -> Finished:
-    """Train a run's recipe under its protocol, or go on where it stopped; a finished run is only read."""
-    done = run.result()
-    if done is not None:
-        return Finished(run, done, opened=None)
+def _execute(task: Task, run: Run, observer: Observer) -> None:
     run.remove_leftovers()
-    observer = observer or Observer()
-    training_data, test = seal(open_data(run.recipe, observer))
-    training_data = as_trained_on(run.recipe, training_data, observer)
-    protocol = registry.build(run.recipe.protocol.name)
-    if protocol.test_chooses_epoch:
-        training_data = replace(training_data, test_scorer=test.unsealed_scores(run.recipe))
-    learnt = protocol.train(run, training_data, observer)
+    data, test = seal(task.data)
+    task.protocol.split(data, task.seed)  # what cannot be split is said before anything takes time
+    data = prepared(task.embedder, data, observer)
+    recall_at = task.settings.recall_at
+    score_test = test.unsealed_scores(recall_at) if task.protocol.test_chooses_epoch else None
+    trained = task.protocol.train(task, run, data, observer, score_test)
     if not run.writes:  # the first of several processes does the rest
-        return Finished(run, {}, opened=None)
+        return
     observer.stage("scoring the test classes")
-    opened = test.open([one.trained.network for one in learnt], run.recipe)
-    for one, scored in zip(learnt, opened, strict=True):
-        one.run.write_queries(scored.scores, scored.queries.labels)
-        one.run.write_cost(_cost(one))
-        one.run.write_result(_result(one, scored, test, training_data.notes))
-    shown = protocol.conclude(run, learnt, opened)
-    return Finished(run, run.result() or {}, shown)
+    opened = test.open([_embedder(one) for one in trained], recall_at, observer)
+    _write(task, run, trained, opened)
 
 
-def reopened(finished: Finished, observer: Observer | None = None) -> Finished:
-    """A finished run with the test images and embeddings of its networks, embedded anew for its pictures."""
-    run, result = finished.run, finished.result
-    observer = observer or Observer()
-    _, test = seal(open_data(run.recipe, observer))
-    observer.stage("embedding the test classes again")
-    runs = [Run.existing(run.path / fold["run"]) for fold in result.get("folds", [])] or [run]
-    opened = test.open([load_network(one) for one in runs], run.recipe)
-    return replace(finished, opened=opened[0] if len(opened) == 1 else concatenated(run.recipe, opened))
+def _write(
+    task: Task, run: Run, trained: Sequence[NetworkResult], opened: Sequence[TestEmbeddings]
+) -> None:
+    """Write the result of every network, and that of the run last."""
+    assert task.data.test is not None
+    tested = SplitSummary.of(task.data.test)
+    networks = [
+        replace(
+            one,
+            test=replace(found.scores, per_query=None),
+            data=replace(one.data, test=tested, notes=task.data.notes),
+        )
+        for one, found in zip(trained, opened, strict=True)
+    ]
+    for one, found in zip(networks, opened, strict=True):
+        home = run if one.run == "." else Run.existing(run.path / one.run)
+        home.write_queries(found.scores, found.queries.labels)
+        home.write_cost(_cost(home, _embedder(one)))
+        home.write_result(_result(task, home, [replace(one, run=".")]).with_opened(found))
+    if len(networks) == 1 and networks[0].run == ".":
+        return
+    together = concatenated(task.settings.recall_at, opened)
+    run.begin()
+    run.write_cost(_total_cost([Run.existing(run.path / one.run) for one in networks]))
+    result = _result(task, run, networks)
+    run.write_result(
+        replace(result, concatenated=replace(together.scores, per_query=None)).with_opened(together)
+    )
 
 
-def _result(learnt: Learnt, opened: Opened, test: SealedTest, notes: tuple[str, ...]) -> dict[str, Any]:
+def _result(task: Task, run: Run, networks: Sequence[NetworkResult]) -> Result:
     """All that a run found out. Nothing here may differ between two runs of one recipe on one machine."""
-    trained, validation = learnt.trained, learnt.validation
-    return {
-        "recipe": learnt.run.recipe.to_dict(),
-        "selection": {"rule": learnt.rule, "epoch": trained.epoch},
-        "warnings": list(trained.warnings),
-        "test": opened.scores.to_dict(),
-        "validation": None if validation is None else trained.validation,
-        "data": {
-            "train": _counts(learnt.images),
-            "validation": None if validation is None else _counts(validation),
-            "test": {"images": test.num_images, "classes": test.num_classes},
-            "notes": list(notes),
-        },
-        "network": {
-            "parameters": sum(p.numel() for p in trained.network.parameters()),
-            "preprocessing": asdict(trained.network.preprocessing),
-        },
-        "disclosure": disclosure(learnt.run.recipe),
+    network = _embedder(networks[0]).network
+    about: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "embedding_dim": network.embedding_dim,
+        "preprocessing": None if network.preprocessing is None else asdict(network.preprocessing),
     }
+    return Result.of(
+        networks,
+        recipe=run.terms,
+        chosen=run.description.chosen,
+        disclosure=task.disclosure,
+        network=about,
+    )
 
 
-def _cost(learnt: Learnt) -> dict[str, float | int]:
+def _embedder(trained: NetworkResult) -> Embedder:
+    assert trained.embedder is not None
+    return trained.embedder
+
+
+def _cost(run: Run, embedder: Embedder) -> dict[str, float | int]:
     """What the training took."""
-    seconds = [row["seconds"] for row in learnt.run.metrics() if "seconds" in row]
+    seconds = [row["seconds"] for row in run.metrics() if "seconds" in row]
+    device = next((p.device for p in embedder.network.parameters()), torch.device("cpu"))
     return {
         "training_seconds": round(sum(seconds), 3),
-        "seconds_per_epoch": round(sum(seconds) / len(seconds), 3),
-        "peak_memory_bytes": _peak_memory(next(learnt.trained.network.parameters()).device),
+        "seconds_per_epoch": round(sum(seconds) / max(len(seconds), 1), 3),
+        "peak_memory_bytes": _peak_memory(device),
     }
+
+
+def _total_cost(runs: Sequence[Run]) -> dict[str, float | int]:
+    """Folds train one after the other: times add up, memory does not."""
+    costs = [run.cost() or {} for run in runs]
+    seconds = {
+        name: round(sum(cost[name] for cost in costs), 3) for name in ("training_seconds", "seconds_per_epoch")
+    }
+    return seconds | {"peak_memory_bytes": max(cost["peak_memory_bytes"] for cost in costs)}
 
 
 def _peak_memory(device: torch.device) -> int:
@@ -111,7 +136,3 @@ def _peak_memory(device: torch.device) -> int:
     import resource  # noqa: PLC0415  (not on Windows)
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def _counts(images: SampleSet) -> dict[str, int]:
-    return {"images": len(images), "classes": images.num_classes}

@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from nearkin.data import DataSet
-from nearkin.networks import EmbeddingNetwork
-from nearkin.protocols.opened import Opened, scored
-from nearkin.protocols.training_data import TrainingData, without_test
-from nearkin.training import Recipe, Scorer
-from nearkin.training.building import embed_as
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from nearkin.data import DataSet, SampleSet, common_labels
+from nearkin.evaluation import retrieval_scores
+from nearkin.networks import Embedder
+from nearkin.observer import Observer
+from nearkin.training import Scorer, TestEmbeddings
 
 
 class SealedTest:
     """The test split of a data set, for the end of a run.
 
-    It holds the only way to the test images. Training, selection and search are given
-    :class:`TrainingData`, from which they cannot be reached; whoever holds this object can open it once.
-
-    Attributes:
-        num_images: Of the test split.
-        num_classes: Of the test split.
+    It holds the only way to the test samples. Training, selection and search are given a data set without a
+    test split; whoever holds this object can open it once.
     """
 
     def __init__(self, data_set: DataSet) -> None:
+        if data_set.test is None:
+            raise ValueError(f"{data_set.name} has no test split")
         self._data_set: DataSet | None = data_set
-        self.num_images = len(data_set.require_test())
-        self.num_classes = data_set.require_test().num_classes
 
-    def open(self, networks: Sequence[EmbeddingNetwork], recipe: Recipe) -> list[Opened]:
+    def open(
+        self, embedders: Sequence[Embedder], recall_at: Sequence[int], observer: Observer | None = None
+    ) -> list[TestEmbeddings]:
         """Score networks on the test classes; a second call is a ``RuntimeError``."""
         data_set = self._intact()
         self._data_set = None
-        return [score_test(network, data_set, recipe) for network in networks]
+        return [score_test(embedder, data_set, recall_at, observer) for embedder in embedders]
 
-    def unsealed_scores(self, recipe: Recipe) -> Scorer:
+    def unsealed_scores(self, recall_at: Sequence[int]) -> Scorer:
         """Break the seal: a function that tells the test scores of any network, any number of times.
 
         For ``standard_best_on_test``, whose results say that the test classes chose the epoch, and for
         nothing else.
         """
         data_set = self._intact()
-        return lambda network: score_test(network, data_set, recipe).scores.to_dict()
+        return lambda embedder: replace(score_test(embedder, data_set, recall_at).scores, per_query=None)
 
     def _intact(self) -> DataSet:
         if self._data_set is None:
@@ -49,15 +51,69 @@ class SealedTest:
         return self._data_set
 
 
-def seal(data_set: DataSet) -> tuple[TrainingData, SealedTest]:
+def seal(data_set: DataSet) -> tuple[DataSet, SealedTest]:
     """A data set in two parts: what may be learnt from, and the test split, sealed."""
-    return without_test(data_set), SealedTest(data_set)
+    return data_set.without_test(), SealedTest(data_set)
 
 
-def score_test(network: EmbeddingNetwork, data_set: DataSet, recipe: Recipe) -> Opened:
+def prepared(embedder: Embedder, data_set: DataSet, observer: Observer) -> DataSet:
+    """The samples, or the activations of the embedder's trunk: of all at once, however they will be split."""
+    if embedder.trunk is None:
+        return data_set
+    everything = data_set.all_classes
+    observer.stage(f"computing what {embedder.trunk} makes of {len(everything):,} samples, once")
+    seen = embedder.prepared(everything, flips=True, progress=observer.progress)
+    learnt = data_set.train.num_classes
+    return replace(
+        data_set,
+        train=seen.of_classes(range(learnt)),
+        validation=seen.of_classes(range(learnt, seen.num_classes)) if data_set.validation else None,
+    )
+
+
+def score_test(
+    embedder: Embedder, data_set: DataSet, recall_at: Sequence[int], observer: Observer | None = None
+) -> TestEmbeddings:
     """Embed the test classes and score them: queries against the gallery where the data set has one."""
+    assert data_set.test is not None
+    progress = None if observer is None else observer.progress
     if data_set.query is None or data_set.gallery is None:
-        test = data_set.require_test()
-        return scored(recipe, test, embed_as(recipe, network, test))
-    queries, gallery = (embed_as(recipe, network, part) for part in (data_set.query, data_set.gallery))
-    return scored(recipe, data_set.query, queries, data_set.gallery, gallery)
+        return scored(recall_at, data_set.test, embedder.embed(data_set.test, progress=progress))
+    queries, gallery = (embedder.embed(part, progress=progress) for part in (data_set.query, data_set.gallery))
+    return scored(recall_at, data_set.query, queries, data_set.gallery, gallery)
+
+
+def scored(
+    recall_at: Sequence[int],
+    queries: SampleSet,
+    query_embeddings: Tensor,
+    gallery: SampleSet | None = None,
+    gallery_embeddings: Tensor | None = None,
+) -> TestEmbeddings:
+    """Score embeddings ``(Q, D)`` among themselves, or against those of a gallery ``(G, D)``."""
+    labels, gallery_labels = queries.labels, None
+    if gallery is not None:
+        labels, gallery_labels = common_labels(queries, gallery)
+    scores = retrieval_scores(
+        query_embeddings,
+        labels,
+        gallery=gallery_embeddings,
+        gallery_labels=gallery_labels,
+        recall_at=recall_at,
+        per_query=True,
+    )
+    return TestEmbeddings(queries, query_embeddings, gallery, gallery_embeddings, scores)
+
+
+def concatenated(recall_at: Sequence[int], opened: Sequence[TestEmbeddings]) -> TestEmbeddings:
+    """Several networks as one: their embeddings of length 1 in a row, ``(N, K·D)`` for K networks."""
+    first = opened[0]
+    queries = _row([one.query_embeddings for one in opened])
+    if first.gallery is None:
+        return scored(recall_at, first.queries, queries)
+    found = _row([one.gallery_embeddings for one in opened if one.gallery_embeddings is not None])
+    return scored(recall_at, first.queries, queries, first.gallery, found)
+
+
+def _row(embeddings: Sequence[Tensor]) -> Tensor:
+    return torch.cat([normalize(part, dim=1) for part in embeddings], dim=1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from nearkin.protocols.base import Learnt, Protocol, register
-from nearkin.protocols.training_data import TrainingData
-from nearkin.training import Observer, Run, train
+from dataclasses import replace
+
+from nearkin.data import DataSet
+from nearkin.observer import Observer
+from nearkin.training import NetworkResult, Protocol, Run, Scorer, Task, train
+from nearkin.training.protocol import register
 
 
 @register("standard")
@@ -16,10 +19,11 @@ class Standard(Protocol):
     found by a search on validation classes stops where they advised (``training.stop_after``).
     """
 
-    def train(self, run: Run, data: TrainingData, observer: Observer) -> list[Learnt]:
+    def train(
+        self, task: Task, run: Run, data: DataSet, observer: Observer, score_test: Scorer | None = None
+    ) -> list[NetworkResult]:
         """One training on all classes."""
-        images = data.all_classes
-        trained = train(run, images, None, observer)
-        stop_after = run.recipe.training.stop_after
+        trained = train(task, run, task.embedder.copy(), data.all_classes, None, observer)
+        stop_after = task.settings.stop_after
         rule = "last epoch" if stop_after is None else "the epoch that the recipe names, training.stop_after"
-        return [Learnt(run, trained, images, None, rule)]
+        return [replace(trained, rule=rule)]

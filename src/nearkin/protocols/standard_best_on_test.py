@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from nearkin.protocols.base import Learnt, Protocol, register
-from nearkin.protocols.training_data import TrainingData
-from nearkin.training import Observer, Run, train
+from dataclasses import replace
+
+from nearkin.data import DataSet
+from nearkin.observer import Observer
+from nearkin.training import NetworkResult, Protocol, Run, Scorer, Task, train
+from nearkin.training.protocol import register
 
 
 @register("standard_best_on_test")
@@ -17,11 +20,15 @@ class StandardBestOnTest(Protocol):
 
     test_chooses_epoch = True
 
-    def train(self, run: Run, data: TrainingData, observer: Observer) -> list[Learnt]:
-        """One training on all classes; it is told the test scores, and never given the images."""
-        if data.test_scorer is None:
-            raise ValueError("standard_best_on_test selects on the test classes, and nobody unsealed them")
-        images = data.all_classes
-        trained = train(run, images, data.test_scorer, observer)
+    def train(
+        self, task: Task, run: Run, data: DataSet, observer: Observer, score_test: Scorer | None = None
+    ) -> list[NetworkResult]:
+        """One training on all classes; it is told the test scores, and never given the samples."""
+        if score_test is None:
+            raise ValueError(
+                "standard_best_on_test selects on the test classes, and cannot be used where these are not "
+                "given, such as in a search"
+            )
+        trained = train(task, run, task.embedder.copy(), data.all_classes, score_test, observer)
         rule = "best epoch on TEST classes: the test classes chose the epoch, so their score is too good"
-        return [Learnt(run, trained, images, None, rule)]
+        return [replace(trained, rule=rule)]

@@ -1,1 +1,7 @@
-"""Everything about a run as typed text: TOML, ``--set`` and what the papers used."""
+"""Typed text ⇄ objects: TOML, ``--set``, plug-ins and what the papers used. The only room that knows names."""
+
+from nearkin.recipe.errors import RecipeError
+from nearkin.recipe.opening import open_data
+from nearkin.recipe.recipe import Recipe, override, read_toml
+
+__all__ = ["Recipe", "RecipeError", "open_data", "override", "read_toml"]

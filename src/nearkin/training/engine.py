@@ -1,102 +1,96 @@
-"""The training loop: one network, one loss, some images, and a run directory that survives anything."""
+"""The training loop: one network, one loss, some samples, and a run directory that survives anything."""
 
 from __future__ import annotations
 
 import math
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from nearkin import sampling
-from nearkin.data import SampleSet, loader, training_transform
-from nearkin.evaluation import retrieval_scores
-from nearkin.language.guidance import guided_by_language
-from nearkin.networks import EmbeddingNetwork, initialise_head_with_pca, train_head_only
+from nearkin.data import SampleSet
+from nearkin.data.nested import move
+from nearkin.evaluation import RetrievalScores, retrieval_scores
+from nearkin.losses import CrossBatchMemory
+from nearkin.model import describe
+from nearkin.networks import initialise_head_with_pca
+from nearkin.networks.embedder import Embedder
 from nearkin.observer import Observer
 from nearkin.training.averaging import WeightAverage
-from nearkin.training.building import build_loss, build_network, embed_as
 from nearkin.training.distributed import Processes, build_accelerator
 from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
-from nearkin.training.optimization import build_optimizer, build_scheduler
+from nearkin.training.optimizers import refuse_forgotten_parameters
+from nearkin.training.protocol import Scorer
+from nearkin.training.result import DataSummary, NetworkResult, SplitSummary
 from nearkin.training.resuming import (
     fingerprint,
     flattened,
     grouped,
     load_optimizer_state,
     optimizer_state,
-    refuse_other_images,
+    refuse_other_samples,
 )
 from nearkin.training.run import Checkpoint, Run
-from nearkin.training.trackers import with_trackers
-from nearkin.training.trunk import activation_transform, after_trunk, seen_by_trunk
+from nearkin.training.task import Task
+from nearkin.training.trackers import Observers
 from nearkin.training.watchdogs import Glimpse, Watchdogs
 
-__all__ = ["Scorer", "Trained", "TrainingError", "embed_as", "train"]
+__all__ = ["TrainingError", "train"]
 
 _LOOK_EVERY = 25  # steps between two looks at the loss: each makes the host wait for the device
-
-Scorer = Callable[[EmbeddingNetwork], dict[str, float | int]]
-"""Scores a network on classes that training is not given."""
+_NOT_SCORES = frozenset({"epoch", "lr", "loss", "seconds"})  # of a row of metrics
 
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the last checkpoint is kept."""
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a training leaves.
-
-    Attributes:
-        network: With the weights of the chosen epoch.
-        epoch: The chosen epoch, counted from 1.
-        validation: The chosen epoch's validation scores, if there was a validation split.
-        warnings: What the watchdogs said, a line each.
-    """
-
-    network: EmbeddingNetwork
-    epoch: int
-    validation: dict[str, float] | None
-    warnings: tuple[str, ...] = ()
-
-
 def train(
+    task: Task,
     run: Run,
-    images: SampleSet,
+    embedder: Embedder,
+    samples: SampleSet,
     validation: SampleSet | Scorer | None = None,
     observer: Observer | None = None,
-) -> Trained:
-    """Train the run's recipe on ``images``, going on from its last checkpoint if there is one.
+) -> NetworkResult:
+    """Train a task's network on ``samples``, going on from the run's last checkpoint if there is one.
 
-    With a validation split the epoch with the best first Recall@k is chosen (the earlier one of equals),
-    otherwise the last epoch.
+    With a validation split the epoch with the best first Recall@k is chosen; of equals the one with the
+    better MAP@R, and then the later one. Without, the last epoch.
 
     Args:
-        run: Where recipe, metrics and checkpoints live.
-        images: The classes to learn from; images, or what the recipe's trunk made of them.
+        task: What is trained and how.
+        run: Where metrics and checkpoints live.
+        embedder: The network, which is trained in place.
+        samples: The classes to learn from; samples, or what the embedder's trunk made of them.
         validation: Classes to select the epoch on, or what scores a network on them; after every epoch.
         observer: Hears about every batch and epoch; what it raises ends the training, which can go on later.
 
     Raises:
-        TrainingError: if the loss is not finite, or if a process that reads images died.
+        TrainingError: if the loss is not finite, or if a process that reads samples died.
         RunError: if a file cannot be written, or the data is not what it was when the run began.
     """
-    observer = with_trackers(observer or Observer(), run) if run.writes else Observer()
+    observer = observer or Observer()
+    if run.finished:
+        embedder.network.load_state_dict(run.read_network())
+        return replace(run.result.networks[0], embedder=embedder, run=".")
+    if not run.writes:
+        observer = Observer()
+    elif task.trackers:
+        observer = Observers([observer, *(make(run) for make in task.trackers)])
     with torch.random.fork_rng():
-        training = _Training(run, images, validation, observer)
+        training = _Training(task, run, embedder, samples, validation, observer)
         try:
             return training.run_to_the_end()
         except (RuntimeError, ConnectionError, EOFError) as error:
             if not _says_that_a_reader_died(error):
                 raise
             raise TrainingError(
-                f"{training.moment()}: a process that reads images died, most often for lack of memory. The "
+                f"{training.moment()}: a process that reads samples died, most often for lack of memory. The "
                 "last checkpoint is kept and the same command goes on from it. Try fewer data.workers"
             ) from error
 
@@ -113,55 +107,61 @@ class _Training:
     """The state of a training, and how it moves."""
 
     def __init__(
-        self, run: Run, images: SampleSet, validation: SampleSet | Scorer | None, observer: Observer
+        self,
+        task: Task,
+        run: Run,
+        embedder: Embedder,
+        samples: SampleSet,
+        validation: SampleSet | Scorer | None,
+        observer: Observer,
     ) -> None:
-        recipe = run.recipe
-        self.recipe, self.run, self.observer = recipe, run, observer
-        torch.manual_seed(recipe.seed)
-        self.accelerator = build_accelerator(recipe.training.precision)
+        self.task, self.settings, self.run, self.observer = task, task.settings, run, observer
+        self.embedder = embedder
+        torch.manual_seed(task.seed)
+        self.accelerator = build_accelerator(self.settings.precision)
         self.processes = Processes.of(self.accelerator)
-        network = build_network(recipe).to(self.accelerator.device)
-        self.whole_network = network
-        images = seen_by_trunk(recipe, network, images, flips=True)
-        self.images = images
+        embedder.network.to(self.accelerator.device)
+        samples = embedder.prepared(samples, flips=True, progress=observer.progress)
+        self.samples = samples
+        self.contents = fingerprint(samples)
         if isinstance(validation, SampleSet):
-            validation = seen_by_trunk(recipe, network, validation)
+            validation = embedder.prepared(validation, progress=observer.progress)
         self.validation = validation
-        loss = guided_by_language(recipe, build_loss(recipe, images.num_classes), images, observer)
-        self.sampler = sampling.build(
-            recipe.sampler.name,
-            images.labels,
-            batch_size=recipe.sampler.batch_size,
-            seed=recipe.seed,
-            rank=self.processes.rank,
-            world_size=self.processes.count,
-            **recipe.sampler.keywords,
+        generator = torch.Generator().manual_seed(task.seed)
+        loss = task.loss(samples, embedder.network.embedding_dim, generator, observer)
+        self.remembers = any(isinstance(part, CrossBatchMemory) for part in loss.modules())
+        self.sampler = task.sampler(
+            samples.labels, seed=task.seed, rank=self.processes.rank, world_size=self.processes.count
         )
         if len(self.sampler) == 0:
-            raise ValueError(f"{len(images)} images do not fill one batch of {recipe.sampler.batch_size}")
-        trained_part = after_trunk(recipe, network)
-        self.loader = loader(
-            images,
-            training_transform(network.preprocessing, recipe.data.transform)
-            if trained_part is network
-            else activation_transform(images),
-            batch_sampler=self.sampler,
-            seed=recipe.seed,
-            workers=recipe.data.workers,
+            raise ValueError(f"{len(samples)} samples do not fill one batch of {self.sampler.batch_size}")
+        self.loader = embedder.training_loader(
+            samples, self.sampler, seed=task.seed, views=self.settings.views
         )
-        refuse_trained_batch_norm(trained_part, recipe.training.chunk)
-        optimizer = build_optimizer(recipe, trained_part, loss)
+        trained_part = embedder.trained_part()
+        refuse_trained_batch_norm(trained_part, self.settings.chunk)
+        groups = [
+            *trained_part.param_groups(task.rates.network, task.rates.head),
+            *loss.param_groups(task.rates.loss),
+        ]
+        if not groups:
+            raise ValueError("nothing can be trained: neither the network nor the loss has free parameters")
+        optimizer = task.optimizer(groups)
+        refuse_forgotten_parameters(optimizer, network=trained_part, loss=loss)
+        self.backbone_parameters = [p for p in trained_part.backbone.parameters() if p.requires_grad]
         # The processes meet in this loop, not in a wrapper: see nearkin.training.distributed.
         self.network, self.loss = (
             self.accelerator.prepare_model(module, evaluation_mode=True) for module in (trained_part, loss)
         )
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
-        self.scheduler = build_scheduler(
-            recipe, optimizer, math.ceil(len(self.sampler) / recipe.training.accumulate)
+        self.scheduler = task.schedule.scheduler(
+            optimizer,
+            epochs=self.settings.epochs,
+            steps=math.ceil(len(self.sampler) / self.settings.accumulate),
         )
-        ema = recipe.training.ema
+        ema = self.settings.ema
         self.average = None if ema is None else WeightAverage(self.network, ema)
-        self.watchdogs = Watchdogs(recipe, loss, self.observer.warning)
+        self.watchdogs = Watchdogs(self.settings, loss, self.observer.warning)
         self.batch_sizes = self.sampler.batch_sizes
         self.epoch = 0
         self.batch = 0
@@ -169,13 +169,15 @@ class _Training:
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
         self.rows: list[dict[str, Any]] = []
-        self.processes.seed_apart(recipe.seed)
+        self.processes.seed_apart(task.seed)
 
-    def run_to_the_end(self) -> Trained:
+    def run_to_the_end(self) -> NetworkResult:
         checkpoint = self.run.last_checkpoint()
+        self.run.begin()
         if checkpoint is None:
-            if self.recipe.network.pca_head:
-                initialise_head_with_pca(self.whole_network, self._embed(self.images, what="features"))
+            if self.settings.pca_head:
+                self.observer.stage("computing features for the head's principal components")
+                initialise_head_with_pca(self.embedder.network, self._embed(self.samples, what="features"))
                 if self.average is not None:
                     self.average.restart()
             self._score_epoch(seconds=0.0)
@@ -185,10 +187,10 @@ class _Training:
         self.run.write_metrics(self.rows)
         self.watchdogs.begin(self.sampler, self.network)
         self.observer.begin(
-            epochs=self.recipe.training.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
+            epochs=self.settings.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
         )
         try:
-            while self.epoch < (self.recipe.training.stop_after or self.recipe.training.epochs):
+            while self.epoch < self.settings.last_epoch:
                 self._train_epoch()
         finally:
             self.observer.end()
@@ -196,19 +198,18 @@ class _Training:
 
     def _train_epoch(self) -> None:
         if self.batch == 0 and self.sampler.needs_embeddings(self.epoch):
-            self.sampler.refresh(self._embed(self.images))
+            self.sampler.refresh(self._embed(self.samples))
         self.sampler.resume(self.epoch, self.batch)
         self.loader.set_epoch(self.epoch)
         self.network.train()
-        if self.recipe.training.head_only:
-            train_head_only(
-                self.accelerator.unwrap_model(self.network), self.epoch < self.recipe.training.head_only
-            )
-        look_every = _LOOK_EVERY * self.recipe.training.accumulate
+        if self.settings.head_only:
+            for parameter in self.backbone_parameters:
+                parameter.requires_grad_(self.epoch >= self.settings.head_only)
+        look_every = _LOOK_EVERY * self.settings.accumulate
         started = self.saved = time.monotonic()
-        for images, labels, indices in self.loader:
+        for inputs, labels, indices in self.loader:
             device = self.accelerator.device
-            value = self._step(images.to(device), labels.to(device), indices.to(device))
+            value = self._step(move(inputs, device), labels.to(device), indices.to(device))
             size = self.batch_sizes[self.batch]
             self.batch += 1
             self.loss_sum += value
@@ -225,16 +226,16 @@ class _Training:
         self.loss_sum.zero_()
         self._save()
 
-    def _step(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+    def _step(self, inputs: Any, labels: Tensor, indices: Tensor) -> Tensor:
         """Add a batch's gradients; after the last batch of a group, move the weights."""
-        first = self.batch // self.recipe.training.accumulate * self.recipe.training.accumulate
-        group = min(self.recipe.training.accumulate, len(self.sampler) - first)
-        total = self.batch_sizes[self.batch]
-        labels = self.processes.gather(labels, total)
-        ids = {} if self.recipe.loss.memory is None else {"ids": self.processes.gather(indices, total)}
+        accumulate = self.settings.accumulate
+        first = self.batch // accumulate * accumulate
+        group = min(accumulate, len(self.sampler) - first)
+        labels = self._gather(labels)
+        ids = {"ids": self._gather(indices)} if self.remembers else {}
 
         def mean_of_group(own: Tensor) -> Tensor:
-            embeddings = self.processes.gather(own, total)
+            embeddings = self._gather(own)
             self.seen = embeddings.detach(), labels
             value: Tensor = self.loss(embeddings, labels, **ids) / group
             return value
@@ -242,9 +243,9 @@ class _Training:
         try:
             value = backward_in_chunks(
                 self.network,
-                images,
+                inputs,
                 mean_of_group,
-                chunk=self.recipe.training.chunk,
+                chunk=self.settings.chunk,
                 backward=self.accelerator.backward,
             )
         except ValueError as error:
@@ -253,11 +254,20 @@ class _Training:
             self._move_weights()
         return value * group
 
+    def _gather(self, rows: Tensor) -> Tensor:
+        """The rows of all processes; the views of a sample stay together."""
+        if self.processes.count == 1:
+            return rows
+        views = self.settings.views
+        together = rows.unflatten(0, (-1, views)) if views > 1 else rows
+        gathered = self.processes.gather(together, self.batch_sizes[self.batch])
+        return gathered.flatten(0, 1) if views > 1 else gathered
+
     def _move_weights(self) -> None:
         self.processes.sum_gradients(self.network.parameters())
         self.processes.average_gradients(self.loss.parameters())
-        if self.recipe.optimizer.clip is not None:
-            self.accelerator.clip_grad_norm_(self.network.parameters(), self.recipe.optimizer.clip)
+        if self.settings.clip is not None:
+            self.accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
@@ -265,7 +275,7 @@ class _Training:
             self.average.update()
 
     def _checkpoint_is_due(self) -> bool:
-        return time.monotonic() - self.saved > 60 * self.recipe.training.checkpoint_minutes
+        return time.monotonic() - self.saved > 60 * self.settings.checkpoint_minutes
 
     def _look(self) -> None:
         """Stop if the loss is broken, and show the last batch to the watchdogs: the host waits here."""
@@ -292,10 +302,8 @@ class _Training:
             row["seconds"] = round(seconds, 3)
         with nullcontext() if self.average is None else self.average.in_place():
             if self.validation is not None:
-                row |= self._validation_scores()
-            first = f"recall_at_{self.recipe.evaluation.recall_at[0]}"
-            better = self.best is None or self.validation is None or row[first] > self.best[first]
-            if self.epoch and better:
+                row |= self._validation_scores().to_dict()
+            if self.epoch and self._is_best(row):
                 self.best = row
                 weights = self.accelerator.unwrap_model(self.network).state_dict()
                 self.best_weights = {name: value.detach().clone() for name, value in weights.items()}
@@ -304,35 +312,48 @@ class _Training:
         self.observer.epoch_end(row)
         self.watchdogs.epoch_end(self.rows)
 
-    def _validation_scores(self) -> dict[str, float | int]:
+    def _is_best(self, row: dict[str, Any]) -> bool:
+        """By the first Recall@k, then MAP@R; of equals the later epoch, which has learnt more."""
+        if self.best is None or self.validation is None:
+            return True
+        keys = (f"recall_at_{self.settings.recall_at[0]}", "map_at_r")
+        return tuple(row[key] for key in keys) >= tuple(self.best[key] for key in keys)
+
+    def _validation_scores(self) -> RetrievalScores:
         assert self.validation is not None
         if not isinstance(self.validation, SampleSet):
             scorer = self.validation
-            return self.processes.ask_first(lambda: scorer(self.whole_network))
+            return self.processes.ask_first(lambda: scorer(self.embedder))
         embeddings, labels = self._embed(self.validation), self.validation.labels
-        recall_at = self.recipe.evaluation.recall_at
-        return self.processes.ask_first(
-            lambda: retrieval_scores(embeddings, labels, recall_at=recall_at).to_dict()
-        )
+        recall_at = self.settings.recall_at
+        return self.processes.ask_first(lambda: retrieval_scores(embeddings, labels, recall_at=recall_at))
 
-    def _embed(self, images: SampleSet, what: Literal["embeddings", "features"] = "embeddings") -> Tensor:
-        """All images through the present network, the work shared between processes; on the CPU."""
-        self.processes.copy_from_first(self.whole_network.buffers())
-        share = images if self.processes.count == 1 else images.select(self.processes.share(len(images)))
-        rows = embed_as(self.recipe, self.whole_network, share, what=what)
-        return self.processes.gather(rows.to(self.accelerator.device), len(images)).cpu()
+    def _embed(self, samples: SampleSet, what: Literal["embeddings", "features"] = "embeddings") -> Tensor:
+        """All samples through the present network, the work shared between processes; on the CPU."""
+        self.processes.copy_from_first(self.embedder.network.buffers())
+        share = samples if self.processes.count == 1 else samples.select(self.processes.share(len(samples)))
+        rows = self.embedder.embed(share, what=what)
+        return self.processes.gather(rows.to(self.accelerator.device), len(samples)).cpu()
 
-    def _finish(self) -> Trained:
+    def _finish(self) -> NetworkResult:
         assert self.best is not None
         self.accelerator.unwrap_model(self.network).load_state_dict(self.best_weights)
-        self.run.write_network(self.whole_network.state_dict())
+        self.embedder.network.eval()
+        self.run.write_network(self.embedder.network.state_dict(), describe(self.embedder))
         validation = None
-        if self.validation is not None:
-            validation = {
-                key: v for key, v in self.best.items() if key not in {"epoch", "lr", "loss", "seconds"}
-            }
-        return Trained(
-            self.whole_network.eval(), self.best["epoch"], validation, warnings=self.watchdogs.warnings
+        held_out = self.validation if isinstance(self.validation, SampleSet) else None
+        if held_out is not None:
+            scores = {key: value for key, value in self.best.items() if key not in _NOT_SCORES}
+            validation = RetrievalScores.from_dict(scores)
+        return NetworkResult(
+            rule="last epoch" if self.validation is None else "best epoch on validation classes",
+            epoch=self.best["epoch"],
+            data=DataSummary(
+                SplitSummary.of(self.samples), None if held_out is None else SplitSummary.of(held_out)
+            ),
+            validation=validation,
+            warnings=self.watchdogs.warnings,
+            embedder=self.embedder,
         )
 
     def _save(self) -> None:
@@ -350,7 +371,7 @@ class _Training:
             "sum": {"loss": self.loss_sum},
         }
         state = {
-            "data": fingerprint(self.images),
+            "data": self.contents,
             "epoch": self.epoch,
             "batch": self.batch,
             "best": self.best,
@@ -366,7 +387,7 @@ class _Training:
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go back to the moment of a checkpoint."""
         tensors, state = grouped(checkpoint.tensors), checkpoint.state
-        refuse_other_images(state["data"], self.images)
+        refuse_other_samples(state["data"], self.contents)
         self.processes.set_random_states(tensors["random_state"])
         self.accelerator.unwrap_model(self.network).load_state_dict(tensors["network"])
         self.accelerator.unwrap_model(self.loss).load_state_dict(tensors["loss"])

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nearkin.data.nested import len_of, split
 from nearkin.networks import has_trained_batch_norm
+from nearkin.networks.splitting import device_of
 
 
 def backward_in_chunks(
     network: nn.Module,
-    images: Tensor,
+    inputs: Any,
     loss: Callable[[Tensor], Tensor],
     *,
     chunk: int | None,
@@ -33,11 +36,11 @@ def backward_in_chunks(
     the first, and the generators are left where one pass leaves them.
 
     Args:
-        network: Images ``(B, C, H, W)`` to embeddings ``(B, D)``, each image by itself: see
+        network: Inputs to embeddings ``(B, D)``, each sample by itself: see
             :func:`refuse_trained_batch_norm`.
-        images: The whole batch.
+        inputs: The whole batch: a tensor, or a list, tuple or mapping of them.
         loss: Embeddings of the whole batch to a scalar.
-        chunk: Images whose activations are kept at a time; ``None`` for all of them, in one pass.
+        chunk: Samples whose activations are kept at a time; ``None`` for all of them, in one pass.
         backward: How a scalar is differentiated; a gradient scaler's or accelerate's way, if not the plain.
 
     Returns:
@@ -48,16 +51,17 @@ def backward_in_chunks(
     >>> network[1].weight.grad.shape
     torch.Size([2, 4])
     """
-    if chunk is None or chunk >= len(images):
-        value = loss(network(images))
+    if chunk is None or chunk >= len_of(inputs):
+        value = loss(network(inputs))
         backward(value)
         return value.detach()
-    parts = images.split(chunk)
+    parts = split(inputs, chunk)
+    device = device_of(network)
     draws = []
     with torch.no_grad():
         embeddings = []
         for part in parts:
-            draws.append(_Draws(images.device))
+            draws.append(_Draws(device))
             embeddings.append(network(part))
     whole = torch.cat(embeddings).requires_grad_()
     value = loss(whole)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -52,23 +51,24 @@ def load_optimizer_state(optimizer: Any, tensors: Mapping[str, Tensor], plain: M
     optimizer.load_state_dict({"state": state, "param_groups": plain["groups"]})
 
 
-def fingerprint(images: SampleSet) -> dict[str, Any]:
-    """What tells training images from others."""
-    labels = images.labels.numpy().tobytes()
-    return {
-        "images": len(images),
-        "classes": images.num_classes,
-        "labels": hashlib.sha256(labels).hexdigest(),
-    }
+def fingerprint(samples: SampleSet) -> dict[str, Any]:
+    """What tells training samples from others."""
+    return {"samples": len(samples), "classes": samples.num_classes, "contents": samples.fingerprint()}
 
 
-def refuse_other_images(before: Mapping[str, Any], images: SampleSet) -> None:
-    """Refuse to go on with images whose :func:`fingerprint` is not that of the beginning."""
-    now = fingerprint(images)
-    if now != before:
-        raise RunError(
-            f"the data has changed since this run began: {before['images']:,} images of "
-            f"{before['classes']:,} classes then, {now['images']:,} of {now['classes']:,} now"
-            + (", with other labels" if now["images"] == before["images"] else "")
-            + ". Bring them back, or choose another output directory"
+def refuse_other_samples(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with samples whose :func:`fingerprint` is not that of the beginning."""
+    if now == before:
+        return
+    counts = {key: (before[key], now[key]) for key in ("samples", "classes")}
+    if all(then == later for then, later in counts.values()):
+        change = "as many samples, but a file or a label is not what it was"
+    else:
+        change = (
+            f"{before['samples']:,} samples of {before['classes']:,} classes then, "
+            f"{now['samples']:,} of {now['classes']:,} now"
         )
+    raise RunError(
+        f"the data has changed since this run began: {change}. Bring the old data back, or choose another "
+        "output directory"
+    )

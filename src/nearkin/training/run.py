@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
-import hashlib
+import html
 import json
 import os
+import shutil
+import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from torch import Tensor
 
-from nearkin.atomic import atomic_path, is_unfinished, remove_unfinished, write_json, write_text
+from nearkin.atomic import is_unfinished, remove_unfinished, write_json, write_text
 from nearkin.evaluation import PerQuery, RetrievalScores
-from nearkin.recipe.recipe import Recipe, RecipeError
+from nearkin.tensor_files import DamagedFileError, TensorFile, read_tensors, write_tensors
 from nearkin.training.distributed import is_first_process
+from nearkin.training.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _KEPT_CHECKPOINTS = 2
+_LOCK = ".lock"
+_OF_A_FAILED_START = frozenset({"recipe.toml", "run.json", _LOCK, "error.txt", "output.txt"})
+
+NEUTRAL_KEYS = frozenset(
+    {
+        "data.root",
+        "data.workers",
+        "evaluation.batch_size",
+        "network.trunk_cache",
+        "training.checkpoint_minutes",
+        "training.trackers",
+    }
+)
+"""Settings that change where and how fast a run is made, and none of its numbers."""
 
 
 class RunError(ValueError):
@@ -29,56 +55,61 @@ class RunError(ValueError):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A moment of a run.
+class Description:
+    """What a run is, in words.
 
     Attributes:
-        tensors: By name: weights, optimiser state, generators.
-        state: Plain values: the place in the plan, learning rates, what was best so far.
+        text: ``recipe.toml``: what was said, with everything else in comments.
+        terms: Every setting in plain values: said, chosen or by default.
+        chosen: Settings that were left open, each with the reason for the value it got.
     """
 
-    tensors: dict[str, Tensor]
-    state: dict[str, Any]
+    text: str = ""
+    terms: dict[str, Any] = field(default_factory=dict)
+    chosen: dict[str, str] = field(default_factory=dict)
+
+
+Checkpoint = TensorFile
+"""A moment of a run: weights, optimiser state and generators; the place in the plan in plain values."""
 
 
 class Run:
     """A run's directory.
 
-    ``recipe.toml`` says what the run is, ``metrics.jsonl`` has a line per epoch, ``checkpoint/`` its last two
-    moments and, in the end, the chosen network. ``test_queries.safetensors`` has the test score of every
-    query, for comparisons between runs, and ``cost.json`` what the run took; ``result.json`` is there when it
-    is finished.
+    ``recipe.toml`` says what the run is and ``run.json`` every setting of it, ``metrics.jsonl`` has a line
+    per epoch, ``checkpoint/`` its last two moments and, in the end, the chosen network.
+    ``test_queries.safetensors`` has the test score of every query, for comparisons between runs, and
+    ``cost.json`` what the run took; ``result.json`` is there when it is finished.
 
     Use :meth:`open` to begin or continue a run, and :meth:`existing` to read one.
 
     Attributes:
         path: The directory.
-        recipe: What the run is.
+        description: What the run is.
         writes: Whether this process writes the files: of several that train together, the first does, and
             in the others everything that writes does nothing.
     """
 
-    def __init__(self, path: Path, recipe: Recipe) -> None:
-        self.path = path
-        self.recipe = recipe
+    def __init__(self, path: str | os.PathLike[str], description: Description) -> None:
+        self.path = Path(path)
+        self.description = description
         self.writes = is_first_process()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], recipe: Recipe) -> Run:
-        """Begin a run in a new directory, or continue the one that is there if its recipe is the same."""
-        path = Path(path)
-        run = cls(path, recipe)
-        if not run.writes:
-            return run
-        try:
-            if run._recipe_file.exists():
-                run._check_same_recipe()
-            elif any(entry.is_file() and not is_unfinished(entry) for entry in path.rglob("*")):
-                raise RunError(f"{path} holds other files and no run: choose another output directory")
-            else:
-                write_text(run._recipe_file, recipe.to_toml())
-        except OSError as error:
-            raise RunError(f"cannot write to {path}: {error.strerror or error}") from None
+    def open(cls, path: str | os.PathLike[str], description: Description) -> Run:
+        """A run in a new directory, or the one that is there if its settings are the same.
+
+        Nothing is written yet: :meth:`begin` does that, when everything a training needs is at hand.
+
+        Raises:
+            RunError: The directory holds another run, or something else.
+        """
+        run = cls(path, description)
+        if run.writes:
+            try:
+                run._check_directory()
+            except OSError as error:
+                raise RunError(f"cannot write to {path}: {error.strerror or error}") from None
         return run
 
     @classmethod
@@ -88,23 +119,83 @@ class Run:
         if not (path / "recipe.toml").exists():
             what = "has no recipe.toml: it is not a run" if path.is_dir() else "does not exist"
             raise RunError(f"{path} {what}")
-        return cls(path, Recipe.read(path / "recipe.toml"))
+        return cls(path, _read_description(path))
+
+    def begin(self) -> None:
+        """Write down what the run is; from now on the directory is this run's."""
+        if not self.writes:
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not (self.path / "run.json").exists() or not self._is_started():
+                terms = {"terms": self.description.terms, "chosen": self.description.chosen}
+                write_text(self._recipe_file, self.description.text)
+                write_json(self.path / "run.json", terms)
+        except OSError as error:
+            raise RunError(f"cannot write to {self.path}: {error.strerror or error}") from None
+
+    def remove_failed_start(self) -> None:
+        """Leave nothing of a run that broke off before it had anything to continue from."""
+        if self.writes and self.path.is_dir() and not self._is_started():
+            there = {entry.name for entry in self.path.iterdir()}
+            if there <= _OF_A_FAILED_START:
+                shutil.rmtree(self.path, ignore_errors=True)
 
     def remove_leftovers(self) -> None:
         """Remove what a killed process was writing; for the one who trains the run, before it does."""
         if self.writes:
             remove_unfinished(self.path)
 
-    def _check_same_recipe(self) -> None:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run while it is trained; the system frees it when its holder dies.
+
+        Raises:
+            RunError: Another process has it.
+        """
+        if not self.writes:
+            yield
+            return
         try:
-            there = Recipe.read(self._recipe_file).to_dict()
-        except RecipeError as error:
-            raise RunError(f"{self.path} holds a run that cannot be read: {error}") from None
-        if there != self.recipe.to_dict():
-            change = first_difference(there, self.recipe.to_dict())
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = lock_of(self.path).acquire(timeout=0)
+        except Timeout:
+            raise RunError(
+                f"another process is training in {self.path}: wait for it, or choose another output directory"
+            ) from None
+        except OSError as error:
+            raise RunError(f"cannot write to {self.path}: {error.strerror or error}") from None
+        with lock:
+            yield
+
+    def _is_started(self) -> bool:
+        return self.metrics_file.exists() or self.result_file.exists() or bool(self._checkpoints())
+
+    def _check_directory(self) -> None:
+        """Refuse a directory that holds something else; a run that never started gives way."""
+        if self._recipe_file.exists():
+            if self._is_started():
+                self._check_same_terms()
+            return
+        others = (
+            entry for entry in self.path.rglob("*") if entry.is_file() and not _is_ours(entry, self.path)
+        )
+        if any(others):
+            raise RunError(f"{self.path} holds other files and no run: choose another output directory")
+
+    def _check_same_terms(self) -> None:
+        there = _without_neutral_keys(_read_description(self.path).terms)
+        here = _without_neutral_keys(json.loads(json.dumps(self.description.terms)))
+        if there != here:
+            change = first_difference(there, here)
             raise RunError(
                 f"{self.path} holds a run of another recipe ({change}): choose another output directory"
             )
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """Every setting of the run in plain values."""
+        return self.description.terms
 
     @property
     def _recipe_file(self) -> Path:
@@ -125,16 +216,32 @@ class Run:
         """Everything the run found out; there when it is finished."""
         return self.path / "result.json"
 
-    def result(self) -> dict[str, Any] | None:
-        """What is in ``result.json``, or ``None`` if the run is not finished."""
-        if not self.result_file.exists():
-            return None
-        result: dict[str, Any] = json.loads(self.result_file.read_text(encoding="utf-8"))
-        return result
+    @property
+    def finished(self) -> bool:
+        """Whether the run has a result."""
+        return self.result_file.exists()
 
-    def write_result(self, result: dict[str, Any]) -> None:
-        """Finish the run."""
-        self._write(self.result_file, lambda file: write_json(file, result))
+    @cached_property
+    def result(self) -> Result:
+        """Everything the run found out.
+
+        Raises:
+            RunError: The run is not finished, or its result cannot be read.
+        """
+        if not self.finished:
+            raise RunError(f"{self.path} is not finished: run the same command again to continue it")
+        try:
+            return Result.from_dict(json.loads(self.result_file.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self.result_file} cannot be read: {error!r}") from None
+
+    def write_result(self, result: Result) -> None:
+        """Finish the run; checkpoints are not needed any more and go."""
+        self._write(self.result_file, lambda file: write_json(file, result.to_dict()))
+        self.__dict__["result"] = result
+        if self.writes:
+            for file in self._checkpoints():
+                file.unlink(missing_ok=True)
 
     def _write(self, file: Path, write: Callable[[Path], None]) -> None:
         if not self.writes:
@@ -153,22 +260,30 @@ class Run:
         assert scores.per_query is not None
         means = {name: value for name, value in vars(scores).items() if name != "per_query"}
         tensors = vars(scores.per_query) | {"labels": labels}
-        self._write(self._queries_file, lambda file: _write_tensors(file, tensors, means))
+        self._write(self._queries_file, lambda file: write_tensors(file, tensors, means))
 
     def queries(self) -> tuple[RetrievalScores, Tensor] | None:
-        """The test scores with the values of every query, and the labels of the test images.
+        """The test scores with the values of every query, and the labels of the test samples.
 
         ``None`` if the run has not kept them.
         """
         if not self._queries_file.exists():
             return None
         try:
-            tensors, means = vars(_read_tensors(self._queries_file)).values()
-        except _DamagedError as damage:
+            tensors, means = read_tensors(self._queries_file)
+        except DamagedFileError as damage:
             raise RunError(f"{self._queries_file} is damaged ({damage})") from None
         means["recall_at"] = {int(k): value for k, value in means["recall_at"].items()}
         labels = tensors.pop("labels")
         return RetrievalScores(**means, per_query=PerQuery(**tensors)), labels
+
+    def parts(self) -> list[tuple[RetrievalScores, Tensor]]:
+        """The queries of every network behind the result: one, or one per fold; empty if not all are kept."""
+        own = self.queries()
+        if own is not None:
+            return [own]
+        kept = [Run.existing(self.path / one.run).queries() for one in self.result.networks if one.run != "."]
+        return [one for one in kept if one is not None] if None not in kept else []
 
     def write_cost(self, cost: dict[str, float | int]) -> None:
         """Keep what the run took: the one thing about it that differs from time to time."""
@@ -201,17 +316,18 @@ class Run:
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self._write(self.metrics_file, lambda file: write_text(file, lines))
 
-    def write_network(self, weights: dict[str, Tensor]) -> None:
-        """Keep the weights of the chosen network."""
-        self._write(self.network_file, lambda file: _write_tensors(file, weights, {}))
+    def write_network(self, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
+        """Keep the weights of the chosen network, and in ``model.json`` how to build it without them."""
+        self._write(self.network_file, lambda file: write_tensors(file, weights))
+        self._write(self.path / "model.json", lambda file: write_json(file, about))
 
     def read_network(self) -> dict[str, Tensor]:
         """The weights of the chosen network."""
         if not self.network_file.exists():
             raise RunError(f"{self.path} has no trained network yet: run nearkin train again to finish it")
         try:
-            return _read_tensors(self.network_file).tensors
-        except _DamagedError as damage:
+            return read_tensors(self.network_file).tensors
+        except DamagedFileError as damage:
             raise RunError(f"{self.network_file} is damaged ({damage})") from None
 
     def _checkpoints(self) -> list[Path]:
@@ -221,7 +337,7 @@ class Run:
         """Keep a moment, and the one before it in case the disk damages this one."""
 
         def write(file: Path) -> None:
-            _write_tensors(file, checkpoint.tensors, checkpoint.state)
+            write_tensors(file, checkpoint.tensors, checkpoint.state)
             for old in self._checkpoints()[:-_KEPT_CHECKPOINTS]:
                 old.unlink()
 
@@ -231,13 +347,67 @@ class Run:
         """The newest moment that can be read; a damaged one is passed over with a warning."""
         for file in reversed(self._checkpoints()):
             try:
-                return _read_tensors(file)
-            except _DamagedError as damage:  # noqa: PERF203
+                return read_tensors(file)
+            except DamagedFileError as damage:  # noqa: PERF203
                 warnings.warn(f"{file} is damaged ({damage}): going on from the one before", stacklevel=2)
         return None
 
+    def to_pandas(self) -> pd.DataFrame:
+        """A row per epoch, as in ``metrics.jsonl``."""
+        try:
+            import pandas as pd  # noqa: PLC0415  (an extra)
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
+        return pd.DataFrame(self.metrics())
 
-def first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {'finished' if self.finished else f'{self._epochs()} epochs so far'})"
+
+    def __str__(self) -> str:
+        return f"{self.path}\n{self.result}" if self.finished else repr(self)
+
+    def _repr_html_(self) -> str:
+        told = html.escape(str(self.path))
+        inside = self.result._repr_html_() if self.finished else f"<p>{self._epochs()} epochs so far</p>"
+        return f"<p><b>{told}</b></p>{inside}"
+
+    def _epochs(self) -> int:
+        rows = self.metrics()
+        return int(rows[-1]["epoch"]) if rows else 0
+
+
+def lock_of(path: Path) -> FileLock:
+    """The lock that whoever trains a run holds; taking it twice in one process is fine."""
+    return FileLock(path / _LOCK, is_singleton=True)
+
+
+def _is_ours(entry: Path, folder: Path) -> bool:
+    return is_unfinished(entry) or (entry.parent == folder and entry.name in _OF_A_FAILED_START)
+
+
+def _read_description(path: Path) -> Description:
+    """From ``run.json``; runs of the first edition have all settings in ``recipe.toml``."""
+    try:
+        text = (path / "recipe.toml").read_text(encoding="utf-8")
+        if (path / "run.json").exists():
+            plain = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            return Description(text, plain["terms"], plain.get("chosen", {}))
+        return Description(text, tomllib.loads(text))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} holds a run that cannot be read: {error}") from None
+
+
+def _without_neutral_keys(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that change no number."""
+    return {
+        section: {key: value for key, value in values.items() if f"{section}.{key}" not in NEUTRAL_KEYS}
+        if isinstance(values, Mapping)
+        else values
+        for section, values in terms.items()
+    }
+
+
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The first key at which two recipes differ, with both values.
 
     >>> first_difference({"loss": {"name": "nca"}}, {"loss": {"name": "npair"}})
@@ -245,40 +415,8 @@ def first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     """
     for key in [*old, *(key for key in new if key not in old)]:
         before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict) and before != after:
+        if isinstance(before, Mapping) and isinstance(after, Mapping) and before != after:
             return f"{key}.{first_difference(before, after)}"
         if before != after:
             return f"{key} is {before!r} there, {after!r} here"
     raise ValueError("the two do not differ")
-
-
-class _DamagedError(Exception):
-    """A file of tensors that is not what was written."""
-
-
-def _digest(tensors: dict[str, Tensor], state: str) -> str:
-    digest = hashlib.sha256(state.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(name.encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _write_tensors(file: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    on_cpu = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    text = json.dumps(state)
-    with atomic_path(file) as temporary:
-        save_file(on_cpu, temporary, metadata={"state": text, "digest": _digest(on_cpu, text)})
-
-
-def _read_tensors(file: Path) -> Checkpoint:
-    try:
-        with safe_open(file, framework="pt") as stored:
-            metadata = stored.metadata()
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-        if _digest(tensors, metadata["state"]) != metadata["digest"]:
-            raise _DamagedError("its contents do not match its digest")
-        return Checkpoint(tensors, json.loads(metadata["state"]))
-    except (SafetensorError, KeyError, TypeError, OSError) as error:
-        raise _DamagedError(str(error)) from None

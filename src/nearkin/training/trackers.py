@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from nearkin.observer import Observer
+from nearkin.registry import Registry
 from nearkin.training.run import Run, RunError
 
 _LOSS_EVERY = 25  # batches between two values of the loss: reading one waits for the device
@@ -41,6 +43,10 @@ class Observers(Observer):
     def stage(self, what: str) -> None:
         """Tell all."""
         self._tell(lambda one: one.stage(what))
+
+    def progress(self, done: int, total: int) -> None:
+        """Tell all."""
+        self._tell(lambda one: one.progress(done, total))
 
     def end(self) -> None:
         """Tell all."""
@@ -118,21 +124,25 @@ class TensorBoard(_Tracker):
 
 
 class WeightsAndBiases(_Tracker):
-    """A run of the project ``nearkin``, continued by whoever continues the training."""
+    """A run of a W&B project, continued by whoever continues the training."""
 
     package = "wandb"
+
+    def __init__(self, run: Run, *, project: str = "nearkin") -> None:
+        super().__init__(run)
+        self.project = project
 
     def open(self, step: int) -> None:
         """Begin or continue."""
         wandb: Any = importlib.import_module(self.package)
-        what = f"{self.run.path.resolve()}\n{self.run.recipe.to_toml()}"
+        what = f"{self.run.path.resolve()}\n{json.dumps(self.run.terms, sort_keys=True)}"
         self._wandb = wandb.init(
-            project="nearkin",
+            project=self.project,
             name=self.run.path.name,
             id=hashlib.sha256(what.encode()).hexdigest()[:16],
             resume="allow",
             dir=str(self.run.path),
-            config=self.run.recipe.to_dict(),
+            config=self.run.terms,
         )
 
     def note(self, numbers: dict[str, float], step: int) -> None:
@@ -150,20 +160,22 @@ class WeightsAndBiases(_Tracker):
             self._wandb.finish()
 
 
-_TRACKERS: dict[str, type[_Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+registry: Registry[_Tracker] = Registry("tracker")
+register = registry.register
+names = registry.names
+registry.register("tensorboard")(TensorBoard)
+registry.register("wandb")(WeightsAndBiases)
 
 
-def with_trackers(observer: Observer, run: Run) -> Observer:
-    """An observer together with the trackers of the run's recipe.
+def require_tracker(maker: Any) -> None:
+    """Refuse a tracker whose package is not installed, before anything runs.
 
     Raises:
-        RunError: One of them is not installed.
+        RunError: It is not; the message has the pip line.
     """
-    names = run.recipe.training.trackers
-    for name in names:
-        if importlib.util.find_spec(_TRACKERS[name].package) is None:
-            raise RunError(
-                f"training.trackers names {name}, which is not installed: pip install "
-                f"{_TRACKERS[name].package}, or leave it out (metrics.jsonl is always written)"
-            )
-    return Observers([observer, *(_TRACKERS[name](run) for name in names)]) if names else observer
+    package = getattr(maker, "package", None)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise RunError(
+            f"training.trackers needs {package}, which is not installed: pip install {package}, or leave it "
+            "out (metrics.jsonl is always written)"
+        )

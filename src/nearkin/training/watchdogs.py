@@ -13,29 +13,30 @@ from torch.nn.functional import normalize
 
 from nearkin.losses import Triplet
 from nearkin.networks import has_trained_batch_norm
-from nearkin.recipe.recipe import Recipe
 from nearkin.sampling.base import PlannedSampler
+from nearkin.training.settings import TrainingSettings
 
 _PATIENCE = 100  # batches through which something must hold before it is said
-_COLLAPSED = 0.99  # mean similarity of images of different classes
+_COLLAPSED = 0.99  # mean similarity of samples of different classes
 _AT_MARGIN = 0.01  # relative distance of a triplet loss from its margin
 _STILL = 1e-6  # relative movement of all proxies between two looks
 _RUN_AWAY = 100.0  # length of the proxies, in multiples of what it was
+_SATURATED_EPOCHS = 2  # of a validation score of 100% in a row
 _FALLEN = 0.005  # below the best validation score
 
 
 _COMPLAINTS = {
-    "collapse": f"the embedding collapses: images of different classes have had a mean similarity above "
+    "collapse": f"the embedding collapses: samples of different classes have had a mean similarity above "
     f"{_COLLAPSED} for {_PATIENCE} batches. Try a smaller optimizer.lr, training.head_only=1, or mining that "
     "is less hard (semi_hard, distance_weighted)",
-    "margin": f"the loss has stood at its margin {{margin}} for {_PATIENCE} batches, as if all images were "
+    "margin": f"the loss has stood at its margin {{margin}} for {_PATIENCE} batches, as if all samples were "
     "one point. Try a smaller optimizer.lr, or loss.mining=semi_hard",
     "solved": f"the loss has been exactly 0 for {_PATIENCE} batches: it finds no pair to learn from. Try "
     "harder mining or a larger margin, or stop here",
-    "alone": f"the loss has been exactly 0 for {_PATIENCE} batches: no image has kin in its batch. Try "
+    "alone": f"the loss has been exactly 0 for {_PATIENCE} batches: no sample has a positive in its batch. Try "
     "sampler.name=balanced, or a larger sampler.batch_size",
     "still": f"the proxies have not moved for {_PATIENCE} batches. Try a larger loss.lr (without one, it is "
-    "loss.lr_factor={factor} times optimizer.lr)",
+    "loss.lr_factor times optimizer.lr)",
     "run_away": f"the proxies run away: they are more than {_RUN_AWAY:g} times as long as at the start, and "
     "the longer they are, the less they turn. Try a smaller loss.lr, or more optimizer.weight_decay",
 }
@@ -71,13 +72,15 @@ class Watchdogs:
     Their state travels in checkpoints: a run that was killed says the same in the end.
 
     Args:
-        recipe: What is trained.
-        loss: Its loss.
+        settings: Of the training.
+        loss: What is minimised.
         announce: Called with each warning, a line.
     """
 
-    def __init__(self, recipe: Recipe, loss: nn.Module, announce: Callable[[str], None]) -> None:
-        self._recipe = recipe
+    def __init__(
+        self, settings: TrainingSettings, loss: nn.Module, announce: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
         self._announce = announce
         self._margin = loss.margin if type(loss) is Triplet else 0.0
         # By name, for they may be those of a loss inside another.
@@ -100,7 +103,7 @@ class Watchdogs:
         if images - shown >= sampler.batch_size:
             self._say(
                 "sampler",
-                f"an epoch of sampler {self._recipe.sampler.name} shows {shown:,} of {images:,} images: some "
+                f"an epoch of {type(sampler).__name__} shows {shown:,} of {images:,} samples: some "
                 "classes are too large or too small for its batches. Try another sampler.batch_size or "
                 "sampler.images_per_class, or sampler.name=random",
             )
@@ -117,13 +120,13 @@ class Watchdogs:
             self._seen_batch, self._seen_loss = 0, 0.0
         loss = (seen.loss_sum - self._seen_loss) / (seen.batch - self._seen_batch)
         self._seen_batch, self._seen_loss = seen.batch, seen.loss_sum
-        similarity, kin, length, moved = self._measure(seen)
+        similarity, has_positives, length, moved = self._measure(seen)
         at_margin = bool(self._margin) and abs(loss / self._margin - 1) < _AT_MARGIN
         doubts = {
             "collapse": similarity > _COLLAPSED,
             "margin": at_margin,
-            "solved": loss == 0 and kin,
-            "alone": loss == 0 and not kin,
+            "solved": loss == 0 and has_positives,
+            "alone": loss == 0 and not has_positives,
             "still": moved < _STILL and seen.rate > 0.1,
             "run_away": length > _RUN_AWAY,
         }
@@ -131,17 +134,16 @@ class Watchdogs:
             if not holds:
                 self._since.pop(what, None)
             elif seen.step - self._since.setdefault(what, seen.step) >= _PATIENCE:
-                factor = f"{self._recipe.loss.lr_factor:g}"
-                text = _COMPLAINTS[what].format(margin=self._margin, factor=factor)
+                text = _COMPLAINTS[what].format(margin=self._margin)
                 self._say(what, f"{seen.moment}: {text}")
 
     @torch.no_grad()
     def _measure(self, seen: Glimpse) -> tuple[float, bool, float, float]:
-        """Similarity of strangers, whether there is kin, relative length and movement of the proxies."""
+        """Similarity of negatives, whether there are positives, relative length and movement of the proxies."""
         units = normalize(seen.embeddings.float())
-        strangers = seen.labels.unsqueeze(1) != seen.labels
-        found = strangers.sum()
-        similarity = ((units @ units.T) * strangers).sum() / found.clamp_min(1)
+        negatives = seen.labels.unsqueeze(1) != seen.labels
+        found = negatives.sum()
+        similarity = ((units @ units.T) * negatives).sum() / found.clamp_min(1)
         pairs = len(units) * (len(units) - 1)
         measures = [similarity, found]
         if self._proxies is not None:
@@ -158,13 +160,22 @@ class Watchdogs:
 
     def epoch_end(self, rows: list[dict[str, Any]]) -> None:
         """Look at the epochs so far, the lines of ``metrics.jsonl``."""
-        score = f"recall_at_{self._recipe.evaluation.recall_at[0]}"
+        score = f"recall_at_{self._settings.recall_at[0]}"
         trained = [row for row in rows if row["epoch"] and score in row]
         if not trained:
             return
         best = max(trained, key=lambda row: (row[score], -row["epoch"]))
         now = trained[-1]
-        patience = max(3, ceil(self._recipe.training.epochs / 4))
+        if len(trained) >= _SATURATED_EPOCHS and all(
+            row[score] == 1 for row in trained[-_SATURATED_EPOCHS:]
+        ):
+            self._say(
+                "saturated",
+                f"epoch {now['epoch']}: validation is saturated: {score} has been 100% for "
+                f"{_SATURATED_EPOCHS} epochs, so MAP@R chooses between them. Hold out more classes "
+                "(protocol.validation_share), or use protocol.name=cross_validation",
+            )
+        patience = max(3, ceil(self._settings.epochs / 4))
         if now["epoch"] - best["epoch"] >= patience and now[score] < best[score] - _FALLEN:
             self._say(
                 "validation",

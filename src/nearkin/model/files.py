@@ -1,0 +1,158 @@
+"""A network on disk: ``model.json`` says how to build it, a safetensors file holds its weights; no pickle."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from nearkin import data, networks
+from nearkin.atomic import write_json
+from nearkin.data import Preprocessing
+from nearkin.data.transforms import Transform
+from nearkin.networks import Embedder, Network, WrappedNetwork
+from nearkin.tensor_files import DamagedFileError, read_tensors, write_tensors
+
+_FORMAT = 1
+MODEL_FILE = "model.json"
+_WEIGHTS = ("weights.safetensors", "checkpoint/network.safetensors")  # of a saved model, of a run
+
+
+def is_model(path: Path) -> bool:
+    """Whether a folder holds a network that can be read without anything else."""
+    return (path / MODEL_FILE).is_file()
+
+
+def describe(embedder: Embedder) -> dict[str, Any]:
+    """How to build an embedder again, without its weights, in plain values."""
+    network = embedder.network
+    about: dict[str, Any] = {
+        "format": _FORMAT,
+        "network": network.spec or {"python": type(network.backbone).__qualname__},
+        "embedding_dim": network.embedding_dim,
+        "num_features": network.num_features,
+        "has_head": isinstance(network.head, nn.Linear),
+        "preprocessing": None if network.preprocessing is None else asdict(network.preprocessing),
+        "transform": embedder.transform_spec or {"python": repr(embedder.evaluation_transform)},
+        "trunk": embedder.trunk,
+        "batch_size": embedder.batch_size,
+    }
+    return about
+
+
+def write_embedder(folder: Path, embedder: Embedder) -> None:
+    """Write a network into a folder: the weights first, so that what has a ``model.json`` is complete."""
+    write_tensors(folder / _WEIGHTS[0], embedder.network.state_dict())
+    write_json(folder / MODEL_FILE, describe(embedder))
+
+
+def read_embedder(
+    folder: Path, *, network: nn.Module | None = None, transform: Transform | None = None
+) -> Embedder:
+    """The network in a folder: of a saved model, or of a run.
+
+    Args:
+        folder: With ``model.json``.
+        network: The module, where it was given in Python and cannot be built from its description.
+        transform: What samples go through, where it was given in Python.
+
+    Raises:
+        ValueError: The folder has no model, a damaged one, or one that needs what was given in Python.
+    """
+    about = _read_json(folder / MODEL_FILE)
+    built = _network(about, network, folder)
+    weights = next((folder / name for name in _WEIGHTS if (folder / name).exists()), None)
+    if weights is None:
+        raise ValueError(f"{folder} has no weights: neither {' nor '.join(_WEIGHTS)}")
+    try:
+        built.load_state_dict(read_tensors(weights).tensors)
+    except (DamagedFileError, RuntimeError) as error:
+        raise ValueError(f"{weights} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
+    seen = transform or _transform(about, built, folder)
+    return Embedder(
+        built.eval(),
+        training_transform=seen,
+        evaluation_transform=seen,
+        transform_spec=about["transform"],
+        batch_size=about.get("batch_size", 64),
+    )
+
+
+def _network(about: Mapping[str, Any], module: nn.Module | None, folder: Path) -> Network:
+    spec = dict(about["network"])
+    if module is None and "python" in spec:
+        raise ValueError(
+            f"{folder} holds a network that was given in Python ({spec['python']}): pass it again, "
+            "nearkin.load(path, network=my_module)"
+        )
+    if module is None and "object" not in spec:
+        network: Network = networks.build(spec.pop("name"), **spec)
+        return network
+    if module is None:
+        module = import_object(spec["object"])(**spec.get("keywords", {}))
+    if isinstance(module, Network):
+        return module
+    assert module is not None
+    preprocessing = about["preprocessing"]
+    wrapped = WrappedNetwork(
+        module,
+        about["num_features"],
+        embedding_dim=about["embedding_dim"] if about["has_head"] else None,
+        preprocessing=None if preprocessing is None else _preprocessing(preprocessing),
+    )
+    wrapped.spec = None if "python" in spec else spec
+    return wrapped
+
+
+def _preprocessing(values: Mapping[str, Any]) -> Preprocessing:
+    return Preprocessing(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
+
+
+def _transform(about: Mapping[str, Any], network: Network, folder: Path) -> Transform:
+    spec = dict(about["transform"])
+    if "python" in spec:
+        raise ValueError(
+            f"{folder} sees samples through a transform that was given in Python ({spec['python']}): pass it "
+            "again, nearkin.load(path, transform=my_function)"
+        )
+    if "object" in spec:
+        return data.PerSample(import_object(spec["object"]))
+    return data.transforms.build(
+        spec.pop("name"), preprocessing=network.preprocessing, train=False, **spec
+    )
+
+
+def import_object(path: str) -> Any:
+    """What ``module:object`` names.
+
+    >>> import_object("torch.nn:Linear").__name__
+    'Linear'
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"{path}: cannot import {module_name}: {error}") from None
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"{path}: {module_name} has no {name}")
+        found = getattr(found, part)
+    return found
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no {path.name}: it is neither a finished run nor a saved model")
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    return values
+
+
+

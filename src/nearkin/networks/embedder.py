@@ -1,0 +1,125 @@
+"""A network together with how it sees samples: transforms, and a frozen trunk whose outputs are cached."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from platformdirs import user_cache_dir
+from torch import Tensor
+
+from nearkin.data.loading import Loader, loader
+from nearkin.data.samples import SampleSet
+from nearkin.data.transforms import Transform
+from nearkin.networks.activations import Activations, ActivationTransform, cache_activations
+from nearkin.networks.base import Network
+from nearkin.networks.embedding import Progress, embed
+
+_FLIP = 0.5
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """Samples to embeddings, in training and in evaluation.
+
+    Attributes:
+        network: The whole network.
+        training_transform: What training makes of samples.
+        evaluation_transform: What everybody else makes of them.
+        trunk: A stage of the network. Up to there nothing is trained, and what it makes of every sample is
+            computed once and kept on disk; only what comes after it runs in training.
+        trunk_cache: The folder for that; by default in the user's cache.
+        batch_size: Samples at a time in evaluation.
+        workers: Processes that read samples; the batches are the same with any number.
+        transform_spec: How to make ``evaluation_transform`` again, in plain values; ``None`` where it was given
+            in Python.
+    """
+
+    network: Network
+    training_transform: Transform
+    evaluation_transform: Transform
+    trunk: str | None = None
+    trunk_cache: Path | None = None
+    batch_size: int = 500
+    workers: int = 0
+    transform_spec: dict[str, Any] | None = None
+
+    def copy(self) -> Embedder:
+        """The same with a network of its own, to train."""
+        return replace(self, network=copy.deepcopy(self.network))
+
+    def trained_part(self) -> Network:
+        """The part of the network that is trained; it shares its parameters with the whole."""
+        return self.network if self.trunk is None else self.network.split(self.trunk)[1]
+
+    def prepared(
+        self, samples: SampleSet, *, flips: bool = False, progress: Progress | None = None
+    ) -> SampleSet:
+        """Samples as the trained part takes them: the trunk's activations, or the samples without a trunk.
+
+        Args:
+            samples: Samples, or activations, which come back as they are.
+            flips: Whether to keep the mirror images as well, to train on.
+            progress: Called with the samples done and the number of all.
+        """
+        if self.trunk is None or isinstance(samples.samples, Activations):
+            return samples
+        activations, _ = cache_activations(
+            self.network,
+            self.trunk,
+            samples,
+            self.trunk_cache or Path(user_cache_dir("nearkin")) / "activations",
+            flips=flips,
+            transform=self.evaluation_transform,
+            workers=self.workers,
+            progress=progress,
+        )
+        return activations
+
+    def training_loader(
+        self, samples: SampleSet, batches: Iterable[Sequence[int]], *, seed: int, views: int = 1
+    ) -> Loader:
+        """Batches to train on; ``samples`` are prepared."""
+        transform = self.training_transform
+        if isinstance(samples.samples, Activations):
+            transform = ActivationTransform(flip=_FLIP if samples.samples.has_flips else 0.0)
+        return loader(
+            samples, transform, batch_sampler=batches, seed=seed, workers=self.workers, views=views
+        )
+
+    def training_view(self) -> str:
+        """What training makes of samples, in words."""
+        if self.trunk is None:
+            return repr(self.training_transform)
+        return f"as in evaluation, {ActivationTransform(flip=_FLIP)!r}"
+
+    def embed(
+        self,
+        samples: SampleSet,
+        *,
+        what: Literal["embeddings", "features"] = "embeddings",
+        progress: Progress | None = None,
+    ) -> Tensor:
+        """Embeddings ``(N, D)`` or features ``(N, F)`` of samples, as float32 on the CPU.
+
+        Args:
+            samples: Samples, or what the trunk made of them.
+            what: Which of the two.
+            progress: Called with the samples done and the number of all.
+        """
+        network, transform = self.network, self.evaluation_transform
+        if self.trunk is not None:
+            samples = self.prepared(samples, progress=progress)
+            network, transform = self.trained_part(), ActivationTransform()
+        return embed(
+            network,
+            samples,
+            what=what,
+            transform=transform,
+            batch_size=self.batch_size,
+            workers=self.workers,
+            progress=progress,
+        )

@@ -1,0 +1,375 @@
+"""From names to objects: the task that a recipe describes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from nearkin import data, losses, networks, sampling
+from nearkin.data import DataSet, PerSample, Preprocessing, SampleSet, Texts, Vectors
+from nearkin.data.transforms import Transform
+from nearkin.language.guidance import LanguageSettings, guided_by_language
+from nearkin.losses.base import Loss
+from nearkin.losses.base import registry as loss_registry
+from nearkin.model.files import describe as describe
+from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, freeze_batch_norm
+from nearkin.networks.base import Backbone, EmbeddingNetwork
+from nearkin.observer import Observer
+from nearkin.recipe.choices import PYTHON, Choice
+from nearkin.recipe.disclosure import disclosure
+from nearkin.recipe.opening import open_data
+from nearkin.recipe.recipe import Recipe
+from nearkin.recipe.sections import (
+    LossRecipe,
+    NetworkRecipe,
+    OptimizerRecipe,
+    ProtocolRecipe,
+    SamplerRecipe,
+    ScheduleRecipe,
+    TrackerRecipe,
+    TransformRecipe,
+)
+from nearkin.sampling.base import PlannedSampler
+from nearkin.training import Description, LearningRates, Protocol, Schedule, Task, TrainingSettings
+from nearkin.training.task import LossMaker, SamplerMaker
+from nearkin.training.trackers import require_tracker
+
+
+def build_task(recipe: Recipe, observer: Observer | None = None, *, data: DataSet | None = None) -> Task:
+    """The objects that a recipe names, and everything checked that can be known before anything runs.
+
+    Args:
+        recipe: What to build.
+        observer: Hears what is being done.
+        data: The data set, where it is open already.
+    """
+    observer = observer or Observer()
+    protocol = _built(recipe, "protocol", ProtocolRecipe, Protocol)
+    trackers = tuple(_tracker(one) for one in recipe.training.trackers)
+    data_set = data if data is not None else open_data(recipe, observer)
+    chosen = {key: reason for key, (_, reason) in recipe.choices().items()}
+    recipe, reasons = fitted_to(recipe, data_set, protocol)
+    chosen |= reasons
+    whole = recipe.resolved()
+    embedder, reasons = build_embedder(whole, data_set, observer)
+    chosen |= reasons
+    loss = _loss_maker(whole)
+    lr = whole.optimizer.lr
+    rates = LearningRates(
+        network=lr,
+        head=whole.network.head_lr_factor * lr,
+        loss=whole.loss.lr or whole.loss.lr_factor * lr,
+    )
+    description = Description(recipe.to_toml(), recipe.complete(), chosen)
+    task = Task(
+        data=data_set,
+        embedder=embedder,
+        loss=loss,
+        sampler=_sampler_maker(whole),
+        optimizer=_optimizer_maker(whole),
+        rates=rates,
+        schedule=Schedule(_built(whole, "schedule", ScheduleRecipe, object), whole.schedule.warmup),
+        protocol=protocol,
+        settings=training_settings(whole),
+        seed=whole.seed,
+        trackers=trackers,
+        description=description,
+    )
+    _check_batches(task)
+    return replace(task, disclosure=disclosure(whole, task))
+
+
+def training_settings(recipe: Recipe) -> TrainingSettings:
+    """The plain numbers of a recipe's training."""
+    training = recipe.training
+    return TrainingSettings(
+        epochs=training.epochs,
+        stop_after=training.stop_after,
+        head_only=training.head_only,
+        precision=training.precision,
+        checkpoint_minutes=training.checkpoint_minutes,
+        accumulate=training.accumulate,
+        chunk=training.chunk,
+        ema=training.ema,
+        clip=recipe.optimizer.clip,
+        pca_head=recipe.network.pca_head,
+        views=recipe.data.views,
+        recall_at=recipe.evaluation.recall_at,
+    )
+
+
+def fitted_to(recipe: Recipe, data_set: DataSet, protocol: Protocol) -> tuple[Recipe, dict[str, str]]:
+    """The recipe with a batch that the data can fill, where it says none; and the reasons."""
+    if recipe.sampler.batch_size is not None or recipe.resolved().sampler.name != "balanced":
+        return recipe, {}
+    samples, _ = protocol.split(data_set.without_test(), recipe.seed)
+    wanted = recipe.resolved().sampler
+    assert wanted.batch_size is not None
+    per_class = wanted.keywords.get("images_per_class", SamplerRecipe.defaults_of("balanced")["images_per_class"])
+    batch_size, fitting = sampling.fitting(samples.labels, wanted.batch_size, per_class)
+    if (batch_size, fitting) == (wanted.batch_size, per_class):
+        return recipe, {}
+    reason = f"{samples.num_classes} training classes cannot fill a batch of {wanted.batch_size}"
+    changes: dict[str, Any] = {"sampler.batch_size": batch_size}
+    if "images_per_class" not in wanted.keywords and fitting != per_class:
+        changes["sampler.images_per_class"] = fitting
+    return recipe.changed(changes), dict.fromkeys(changes, reason)
+
+
+def _check_batches(task: Task) -> None:
+    """Make the sampler once, so that classes that cannot fill a batch are told before anything takes time."""
+    samples, validation = task.protocol.split(task.data.without_test(), task.seed)
+    task.sampler(samples.labels, seed=task.seed, rank=0, world_size=1)
+    if validation is not None and int(torch.bincount(validation.labels).max()) < 2:
+        raise ValueError(
+            "no validation class has two samples, so that nothing can be found there: hold out others "
+            "(another seed, a larger protocol.validation_share), or choose protocol.name=standard"
+        )
+
+
+def _built(recipe: Recipe, key: str, section: type[Choice], kind: type[Any]) -> Any:
+    """A choice without further arguments, made; one that was given in Python is taken."""
+    choice = getattr(recipe, key)
+    if choice.name.startswith(PYTHON):
+        return _given(recipe, key)
+    built = section.maker(choice.name)(**choice.keywords)
+    if kind is not object and not isinstance(built, kind):
+        raise ValueError(f"{key}.name={choice.name} makes {type(built).__name__}, not a {kind.__name__}")
+    return built
+
+
+def _given(recipe: Recipe, key: str) -> Any:
+    if key not in recipe.objects:
+        name = getattr(recipe, key).name.removeprefix(PYTHON)
+        raise ValueError(
+            f"the {key} of this recipe was given in Python ({name}): pass it again, {key}=…, or name it as "
+            "module:object"
+        )
+    return recipe.objects[key]
+
+
+def _tracker(choice: TrackerRecipe) -> Callable[..., Observer]:
+    assert choice.name is not None
+    maker = TrackerRecipe.maker(choice.name)
+    require_tracker(maker)
+    return functools.partial(maker, **choice.keywords)
+
+
+def _sampler_maker(recipe: Recipe) -> SamplerMaker:
+    settings = recipe.sampler
+    assert settings.name is not None
+    maker = None if settings.name.startswith(PYTHON) else SamplerRecipe.maker(settings.name)
+
+    def make(labels: Tensor, *, seed: int, rank: int, world_size: int) -> PlannedSampler:
+        made = maker or _given(recipe, "sampler")
+        sampler: PlannedSampler = made(
+            labels,
+            batch_size=settings.batch_size,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            **settings.keywords,
+        )
+        return sampler
+
+    return make
+
+
+def _optimizer_maker(recipe: Recipe) -> Callable[[list[dict[str, Any]]], Optimizer]:
+    settings = recipe.optimizer
+    maker = (
+        _given(recipe, "optimizer")
+        if settings.name.startswith(PYTHON)
+        else OptimizerRecipe.maker(settings.name)
+    )
+
+    def make(groups: list[dict[str, Any]]) -> Optimizer:
+        optimizer: Optimizer = maker(
+            groups, lr=settings.lr, weight_decay=settings.weight_decay, **settings.keywords
+        )
+        return optimizer
+
+    return make
+
+
+def _loss_maker(recipe: Recipe) -> LossMaker:
+    settings = recipe.loss
+    base = _base_loss_maker(recipe)
+
+    def make(
+        samples: SampleSet, embedding_dim: int, generator: torch.Generator, observer: Observer
+    ) -> Loss:
+        loss = base(samples.num_classes, embedding_dim, generator)
+        if settings.memory is not None:
+            loss = losses.CrossBatchMemory(loss, **settings.memory.model_dump())
+        if settings.language is None:
+            return loss
+        language = LanguageSettings(**settings.language.model_dump())
+        return guided_by_language(
+            language, loss, samples, observer, data_name=recipe.data.name or "", workers=recipe.data.workers
+        )
+
+    return make
+
+
+def _base_loss_maker(recipe: Recipe) -> Callable[[int, int, torch.Generator], Loss]:
+    settings = recipe.loss
+    if settings.name.startswith(PYTHON):
+        given = _given(recipe, "loss")
+        return lambda classes, size, generator: losses.as_loss(copy.deepcopy(given))
+    if settings.name in loss_registry:
+        return lambda classes, size, generator: losses.build(
+            settings.name,
+            num_classes=classes,
+            embedding_dim=size,
+            generator=generator,
+            **settings.keywords,
+        )
+    maker = LossRecipe.maker(settings.name)
+    return lambda classes, size, generator: losses.as_loss(
+        _own_loss(maker, settings.keywords, classes, size, generator)
+    )
+
+
+def _own_loss(
+    maker: Any, keywords: dict[str, Any], classes: int, size: int, generator: torch.Generator
+) -> Any:
+    """A class of losses made, or a function of embeddings and labels with its keywords."""
+    if not inspect.isclass(maker):
+        return functools.partial(maker, **keywords) if keywords else maker
+    known = inspect.signature(maker).parameters
+    sizes = {"num_classes": classes, "embedding_dim": size, "embedding_size": size, "generator": generator}
+    return maker(**{key: value for key, value in sizes.items() if key in known}, **keywords)
+
+
+def build_embedder(
+    recipe: Recipe, data_set: DataSet, observer: Observer | None = None
+) -> tuple[Embedder, dict[str, str]]:
+    """The recipe's network with its transforms, and why these were chosen where the recipe says none."""
+    observer = observer or Observer()
+    observer.stage(f"building {recipe.network.name}")
+    own = recipe.network.is_own_module
+    network = None if own else build_network(recipe)
+    preprocessing = recipe.objects.get("preprocessing") if network is None else network.preprocessing
+    training, evaluation, spec, reasons = _transforms(recipe, data_set.train, preprocessing)
+    if network is None:
+        example = evaluation(data_set.train.samples, [0, min(1, len(data_set.train) - 1)], [0, 1])
+        network = _own_network(recipe, example, preprocessing)
+    if recipe.network.freeze_batch_norm:
+        freeze_batch_norm(network)
+    if network.preprocessing is not None:
+        # This memory order is up to twice as fast, on CPUs as on GPUs.
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    cache = recipe.network.trunk_cache
+    embedder = Embedder(
+        network,
+        training_transform=training,
+        evaluation_transform=evaluation,
+        trunk=recipe.network.cached_trunk,
+        trunk_cache=None if cache is None else Path(cache),
+        batch_size=recipe.evaluation.batch_size,
+        workers=recipe.data.workers,
+        transform_spec=spec,
+    )
+    return embedder, reasons
+
+
+def build_network(recipe: Recipe) -> Network:
+    """A network of ours or timm's."""
+    settings = recipe.resolved().network
+    assert settings.embedding_dim is not None
+    return networks.build(
+        settings.name,
+        embedding_dim=settings.embedding_dim,
+        pooling=settings.pooling,
+        layer_norm=settings.layer_norm,
+        weights=settings.weights,
+        seed=recipe.seed,
+        **settings.keywords,
+    )
+
+
+def _own_network(recipe: Recipe, example: Any, preprocessing: Preprocessing | None) -> Network:
+    """Anybody's module, with a head where the recipe asks for one."""
+    settings = recipe.network
+    spec: dict[str, Any] | None = None
+    if settings.name.startswith(PYTHON):
+        module = copy.deepcopy(_given(recipe, "network"))
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            module = NetworkRecipe.maker(settings.name)(**settings.keywords)
+        spec = {"object": settings.name, "keywords": settings.keywords}
+    if isinstance(module, Backbone):
+        return EmbeddingNetwork(module, embedding_dim=settings.embedding_dim or 64, pooling=settings.pooling)
+    if settings.weights is not None and isinstance(module, nn.Module):
+        state = networks.weights.read_state(settings.weights)
+        module.load_state_dict(state)
+    network = as_network(
+        module,
+        example,
+        embedding_dim=settings.embedding_dim,
+        preprocessing=preprocessing,
+        seed=recipe.seed,
+    )
+    if isinstance(network, WrappedNetwork):
+        network.spec = spec
+    return network
+
+
+def _transforms(
+    recipe: Recipe, samples: SampleSet, preprocessing: Preprocessing | None
+) -> tuple[Transform, Transform, dict[str, Any] | None, dict[str, str]]:
+    """Of training and of evaluation, how to make the latter again, and why they were chosen."""
+    settings = recipe.data
+    choice, reasons = settings.transform, {}
+    if choice.name is None and "data.transform" not in recipe.objects:
+        name, reason = _fitting_transform(samples, preprocessing)
+        choice, reasons = TransformRecipe(name=name), {"data.transform": f"{name}: {reason}"}
+    outside = settings.evaluation_transform
+    training, spec = _transform(recipe, "data.transform", choice, preprocessing, train=True)
+    evaluation, spec = _transform(
+        recipe,
+        "data.evaluation_transform" if outside is not None else "data.transform",
+        choice if outside is None else outside,
+        preprocessing,
+        train=False,
+    )
+    return training, evaluation, spec, reasons
+
+
+def _fitting_transform(samples: SampleSet, preprocessing: Preprocessing | None) -> tuple[str, str]:
+    if isinstance(samples.samples, Texts | Vectors) or preprocessing is None:
+        return "as_is", "samples go to the network as they are"
+    if preprocessing.resize is None:
+        return "none", "the network takes images of this size as they are"
+    return "resized_crop", f"the network takes images of {preprocessing.size} pixels"
+
+
+def _transform(
+    recipe: Recipe, key: str, choice: TransformRecipe, preprocessing: Preprocessing | None, *, train: bool
+) -> tuple[Transform, dict[str, Any] | None]:
+    collate = recipe.objects.get("data.collate")
+    given = recipe.objects.get(key)
+    if given is not None:
+        made = given if hasattr(given, "transforms_batches") else PerSample(given, collate=collate)
+        return made, None
+    if choice.name is None or (collate is not None and choice.name == "as_is"):
+        return PerSample(None, collate=collate), None
+    if choice.name.startswith(PYTHON):
+        raise ValueError(f"{key} was given in Python ({choice.name.removeprefix(PYTHON)}): pass it again")
+    maker = TransformRecipe.maker(choice.name)
+    if choice.name in data.transforms.names() or "train" in inspect.signature(maker).parameters:
+        made = maker(preprocessing=preprocessing, train=train, **choice.keywords)
+        return made, {"name": choice.name, **choice.keywords}
+    function = functools.partial(maker, **choice.keywords) if choice.keywords else maker
+    return PerSample(function, collate=collate), {"object": choice.name, **choice.keywords}

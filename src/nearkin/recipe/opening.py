@@ -1,0 +1,55 @@
+"""Opening the data set that a recipe names, every image of which can be read."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from nearkin import data
+from nearkin.data import DataSet
+from nearkin.observer import Observer
+from nearkin.recipe.recipe import Recipe
+from nearkin.recipe.sections import DataRecipe
+
+_LISTED = 5
+
+
+def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
+    """The recipe's data set.
+
+    Raises:
+        ValueError: that lists the images that cannot be read, unless the recipe skips them.
+    """
+    observer = observer or Observer()
+    settings = recipe.resolved().data
+    given = recipe.objects.get("data")
+    if given is not None:
+        data_set = data.as_data_set(given)
+    else:
+        assert settings.name is not None
+        if settings.name.startswith("python:"):
+            raise ValueError(
+                f"the data of this recipe was given in Python ({settings.name.removeprefix('python:')}): pass "
+                "it again, nearkin.train(my_data, …), or name it as module:object"
+            )
+        observer.stage(f"opening {settings.name}")
+        data_set = _opened(settings.name, settings.root, settings.keywords)
+    observer.stage("checking images")
+    bad = data.bad_images(data_set, progress=observer.progress)
+    if bad and not settings.skip_bad:
+        listed = "; ".join(map(str, bad[:_LISTED])) + ("; …" if len(bad) > _LISTED else "")
+        raise ValueError(
+            f"{len(bad)} images cannot be read: {listed}. Mend them, or leave them out with --skip-bad "
+            "(nearkin datasets check lists all)"
+        )
+    return data.leave_out(data_set, bad)
+
+
+def _opened(name: str, root: str | None, keywords: dict[str, Any]) -> DataSet:
+    if name in data.names():
+        return data.build(name, root, **keywords)
+    maker = DataRecipe.maker(name)
+    if "root" in inspect.signature(maker).parameters:
+        keywords = {"root": root, **keywords}
+    return data.as_data_set(maker(**keywords), name=name)
+

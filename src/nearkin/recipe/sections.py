@@ -1,0 +1,351 @@
+"""The tables of a recipe, typed; every number has a finite range that its error names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+
+from nearkin import losses
+from nearkin.data.registry import registry as data_sets
+from nearkin.data.transforms import registry as transforms
+from nearkin.losses.base import registry as loss_registry
+from nearkin.networks import timm_models
+from nearkin.networks.base import registry as networks
+from nearkin.networks.pooling import poolings
+from nearkin.recipe.choices import PYTHON, Choice, Section
+from nearkin.sampling.base import registry as samplers
+from nearkin.training import optimizers, protocol, schedules, trackers
+
+Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
+CountOrZero = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
+Rate = Annotated[float, Field(ge=1e-12, le=1e4, strict=True)]
+NonNegative = Annotated[float, Field(ge=0, le=1e6, strict=True)]
+Positive = Annotated[float, Field(ge=1e-12, le=1e6, strict=True)]
+Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
+
+
+class TransformRecipe(Choice):
+    """What becomes of a sample before the network sees it.
+
+    Attributes:
+        name: A registered transform, or ``module:object``: a factory ``(preprocessing, train, …)``, or a
+            function that takes one sample.
+    """
+
+    registry = transforms
+    given_elsewhere = frozenset({"preprocessing", "train"})
+
+    @classmethod
+    def keywords_of(cls, name: str) -> dict[str, Any] | None:
+        """Those of a factory; a function of one sample takes its other parameters."""
+        known = super().keywords_of(name)
+        if known is not None and ":" in name and name not in transforms:
+            known.pop(next(iter(known), ""), None)
+        return known
+
+
+class DataRecipe(Choice):
+    """Which samples.
+
+    Attributes:
+        name: A registered data set. Where a recipe says only ``root``, ``folder`` for a folder and ``csv``
+            for a file; without either, ``glyphs``.
+        root: Its folder or file.
+        transform: What becomes of a sample before the network sees it: a name, or a table with keywords.
+        evaluation_transform: The same outside of training, where a transform is a function of one sample.
+        views: How often a sample appears in its batch, each time transformed anew.
+        workers: Processes that read samples; the batches are the same with any number.
+        skip_bad: Leave images out that cannot be read, and say so in the result, instead of stopping.
+    """
+
+    root: str | None = None
+    transform: TransformRecipe = TransformRecipe()
+    evaluation_transform: TransformRecipe | None = None
+    views: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    workers: Annotated[int, Field(ge=0, le=1024, strict=True)] = 0
+    skip_bad: bool = False
+
+    registry = data_sets
+
+
+class NetworkRecipe(Choice):
+    """Sample to embedding.
+
+    Attributes:
+        name: A registered network, ``timm:NAME``, or ``module:object`` that makes a ``torch.nn.Module``.
+        embedding_dim: D; 64 by default, and for a module of one's own what it returns, without a head.
+        pooling: How a feature map becomes features.
+        layer_norm: Normalise features before the head.
+        weights: ``imagenet``, or a file.
+        freeze_batch_norm: Hold statistics and affine parameters of every batch norm still.
+        head_lr_factor: Learning rate of the head, in multiples of the backbone's.
+        pca_head: Let the head start as the principal components of the training samples' features.
+        cached_trunk: A stage of the network, such as ``blocks.5``. Up to there nothing is trained, and what
+            it makes of every image (resized, cropped at the centre, and mirrored) is computed once and kept
+            on disk; only what comes after it runs in training.
+        trunk_cache: The folder for that; by default in the user's cache.
+    """
+
+    name: str = "convnet"
+    embedding_dim: Count | None = None
+    pooling: str = "avg"
+    layer_norm: bool = False
+    weights: str | None = None
+    freeze_batch_norm: bool = False
+    head_lr_factor: Positive = 1.0
+    pca_head: bool = False
+    cached_trunk: str | None = None
+    trunk_cache: str | None = None
+
+    registry = networks
+
+    @model_validator(mode="after")
+    def _check_pooling(self) -> NetworkRecipe:
+        poolings.get(self.pooling)
+        return self
+
+    @property
+    def is_own_module(self) -> bool:
+        """Whether it is anybody's module, not one of ours or timm's."""
+        own = ":" in self.name and not self.name.startswith(timm_models.PREFIX)
+        return own and self.name not in networks
+
+    @classmethod
+    def maker(cls, name: str) -> Callable[..., Any]:
+        """Timm's models have names of their own."""
+        if name.startswith(timm_models.PREFIX):
+            if name == timm_models.PREFIX:
+                raise ValueError("timm: needs a model's name, such as timm:resnet50")
+            return timm_models.timm_backbone
+        return super().maker(name)
+
+
+class SamplerRecipe(Choice):
+    """Which samples form a batch.
+
+    Attributes:
+        name: A registered sampler. Where a recipe does not say, ``balanced`` for losses that compare the
+            samples of a batch, which need several of a class, and ``random`` for losses with proxies.
+        batch_size: Samples per batch; 180 by default, or what the classes allow.
+    """
+
+    batch_size: Count | None = None
+
+    registry = samplers
+    given_elsewhere = frozenset({"labels", "seed", "rank", "world_size"})
+
+
+class MemoryRecipe(Section):
+    """References from earlier batches, for a pair loss.
+
+    Attributes:
+        size: How many embeddings are remembered.
+        warmup_steps: Batches before they count.
+        weight: Of the loss against them.
+    """
+
+    size: Count
+    warmup_steps: CountOrZero = 0
+    weight: NonNegative = 1.0
+
+
+class LanguageRecipe(Section):
+    """What a language model knows about class names, beside any loss.
+
+    Attributes:
+        weight: Of the guidance.
+        shift: Added to similarities in language.
+        encoder: ``minilm``, a text model's name on the Hugging Face Hub, or its folder.
+        prompt: What the model reads about a class, whose name takes the place of ``{}``.
+        pseudo_labels: Name classes by what an ImageNet classifier sees in them, not by their own names.
+        names_per_class: How many such names a class gets.
+        classifier: The classifier, as ``timm:NAME``.
+        classifier_weights: ``imagenet``, or a file.
+    """
+
+    weight: NonNegative = 7.5
+    shift: NonNegative = 1.0
+    encoder: str = "minilm"
+    prompt: str = "a photo of a {}"
+    pseudo_labels: bool = False
+    names_per_class: Count = 5
+    classifier: str = "timm:resnet50"
+    classifier_weights: str = "imagenet"
+
+
+class LossRecipe(Choice):
+    """The loss and its hyperparameters.
+
+    Attributes:
+        name: A registered loss, or ``module:object``: a class of losses, or a function ``(embeddings,
+            labels) → scalar`` whose further parameters are keywords.
+        lr: Learning rate of its proxies or boundaries; by default ``lr_factor`` times the network's.
+        lr_factor: Used where ``lr`` is not given.
+        memory: A cross-batch memory around it; none by default.
+        language: Language guidance beside it; none by default.
+    """
+
+    name: str = "proxy_anchor"
+    lr: Rate | None = None
+    lr_factor: Positive = 10.0
+    memory: MemoryRecipe | None = None
+    language: LanguageRecipe | None = None
+
+    registry = loss_registry
+    given_elsewhere = frozenset({"num_classes", "embedding_dim", "generator", "embeddings", "labels"})
+
+    @model_validator(mode="after")
+    def _check_values(self) -> LossRecipe:
+        if self.name not in loss_registry:
+            return self
+        loss = losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
+        if self.memory is not None:
+            losses.CrossBatchMemory(loss, **self.memory.model_dump())
+        if self.language is not None:
+            losses.LanguageGuidance(loss, ["name"], torch.ones(1, 1), prompt=self.language.prompt)
+        return self
+
+
+class OptimizerRecipe(Choice):
+    """How weights move.
+
+    Attributes:
+        name: ``adamw``, ``adam``, ``sgd`` (momentum 0.9), ``rmsprop``, or any of torch's and timm's:
+            ``torch:RAdam``, ``timm:lamb``. Its other keywords stand beside, such as ``betas``.
+        lr: Learning rate of the network.
+        weight_decay: Of the network and the loss's parameters.
+        clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
+    """
+
+    name: str = "adamw"
+    lr: Rate = 2e-3
+    weight_decay: NonNegative = 1e-4
+    clip: Positive | None = None
+
+    registry = optimizers.registry
+    given_elsewhere = frozenset({"params"})
+
+    @classmethod
+    def maker(cls, name: str) -> Callable[..., Any]:
+        """Torch's and timm's optimisers have names of their own."""
+        return optimizers.find(name) if name.startswith(("torch:", "timm:")) else super().maker(name)
+
+
+class ScheduleRecipe(Choice):
+    """How the learning rate changes.
+
+    Attributes:
+        name: ``cosine`` to 0, ``step`` (times ``factor`` every ``every`` epochs), ``multi_step`` (times
+            ``factor`` at every one of ``milestones``), or ``constant``.
+        warmup: Epochs of linear rise from 0, before anything else.
+    """
+
+    name: str = "cosine"
+    warmup: Annotated[float, Field(ge=0, le=1e5, strict=True)] = 0.5
+
+    registry = schedules.registry
+
+    @model_validator(mode="after")
+    def _check_values(self) -> ScheduleRecipe:
+        if not self.name.startswith(PYTHON):
+            _made(self)
+        return self
+
+
+class TrackerRecipe(Choice):
+    """Where metrics go beside ``metrics.jsonl``: ``tensorboard`` or ``wandb``."""
+
+    registry = trackers.registry
+    given_elsewhere = frozenset({"run"})
+
+
+class TrainingRecipe(Section):
+    """How long and in which precision.
+
+    Attributes:
+        epochs: Passes over the training samples.
+        stop_after: Stop after this epoch, of the same schedule: where a validation found the best one.
+        head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
+        precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
+        checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
+        accumulate: Batches per step of the optimiser, which follows the mean of their losses. Pairs are still
+            those of one batch; ``chunk`` is for large batches of pairs.
+        chunk: Samples that are in memory with all their activations at a time. The loss sees the whole batch
+            and its gradients are exact; the network runs forward twice. Not with a trained batch norm.
+        ema: Decay of a moving average of the weights, such as 0.999. The average is what is validated,
+            selected and kept.
+        trackers: ``tensorboard`` and ``wandb``, where they are installed, beside ``metrics.jsonl``: names, or
+            tables with keywords.
+    """
+
+    epochs: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 12
+    stop_after: Count | None = None
+    head_only: CountOrZero = 0
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    checkpoint_minutes: Annotated[float, Field(ge=0.001, le=1e5, strict=True)] = 5.0
+    accumulate: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 1
+    chunk: Count | None = None
+    ema: Share | None = None
+    trackers: tuple[TrackerRecipe, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_last_epoch(self) -> TrainingRecipe:
+        if self.stop_after is not None and self.stop_after > self.epochs:
+            raise ValueError(f"stop_after={self.stop_after} lies after the last of {self.epochs} epochs")
+        return self
+
+
+class EvaluationRecipe(Section):
+    """What is scored.
+
+    Attributes:
+        recall_at: The values of k; the first one selects the epoch.
+        batch_size: Samples per batch.
+    """
+
+    recall_at: tuple[Count, ...] = Field(default=(1, 2, 4, 8), min_length=1, max_length=100)
+    batch_size: Count = 500
+
+
+class ProtocolRecipe(Choice):
+    """How the run is selected and tested.
+
+    Attributes:
+        name: ``fixed_validation``: the epoch with the best validation score, over classes that are held out
+            of training (``validation_share``). ``cross_validation``: a network per fold of the training
+            classes, each selected on its fold (``folds``, ``fold``). ``standard``: all classes train, and the
+            last epoch counts. ``standard_best_on_test``: the same, and the test classes choose the epoch,
+            which makes their score too good.
+    """
+
+    name: str = "fixed_validation"
+
+    registry = protocol.registry
+
+    @model_validator(mode="after")
+    def _check_values(self) -> ProtocolRecipe:
+        if not self.name.startswith(PYTHON):
+            _made(self)
+        return self
+
+
+def _made(choice: Choice) -> Any:
+    assert choice.name is not None
+    return type(choice).maker(choice.name)(**choice.keywords)
+
+
+SECTIONS: Mapping[str, type[Section]] = {
+    "data": DataRecipe,
+    "network": NetworkRecipe,
+    "loss": LossRecipe,
+    "sampler": SamplerRecipe,
+    "optimizer": OptimizerRecipe,
+    "schedule": ScheduleRecipe,
+    "training": TrainingRecipe,
+    "evaluation": EvaluationRecipe,
+    "protocol": ProtocolRecipe,
+}

@@ -1,0 +1,76 @@
+"""A recipe as TOML that says which values were said, which were chosen and why, and which are defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+if TYPE_CHECKING:
+    from nearkin.recipe.recipe import Recipe
+
+
+def write_toml(recipe: Recipe) -> str:
+    """What was said as live lines, everything else as comments: reading it gives the same recipe."""
+    said, complete = recipe.said, recipe.complete()
+    chosen = {key: reason for key, (_, reason) in recipe.choices().items()}
+    optional = _optional_keys(recipe)
+    lines = ["# What stands in comments was not said: defaults, and what was chosen for the reason beside it."]
+    top = {key: value for key, value in complete.items() if not isinstance(value, Mapping)}
+    lines += _lines("", {k: v for k, v in said.items() if not isinstance(v, Mapping)}, top, chosen, [])
+    for section in type(recipe).model_fields:
+        if isinstance(complete.get(section), Mapping):
+            lines += ["", *_section(section, said.get(section, {}), complete[section], chosen, optional)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(
+    name: str,
+    said: Any,
+    complete: Mapping[str, Any],
+    chosen: Mapping[str, str],
+    optional: Mapping[str, list[str]],
+) -> list[str]:
+    own = {"name": said} if isinstance(said, str) else dict(said)
+    plain = {key: value for key, value in complete.items() if not isinstance(value, Mapping)}
+    lines = [f"[{name}]"]
+    own_plain = {key: value for key, value in own.items() if not isinstance(value, Mapping)}
+    lines += _lines(name, own_plain, plain, chosen, optional.get(name, []))
+    for key, value in complete.items():
+        if isinstance(value, Mapping) and key not in own_plain:
+            said_below = own.get(key, {})
+            header = f"[{name}.{key}]"
+            body = _lines(f"{name}.{key}", dict(said_below), value, chosen, [])
+            lines += ["", header if key in own else f"# {header}", *body]
+    return lines
+
+
+def _lines(
+    section: str,
+    said: Mapping[str, Any],
+    complete: Mapping[str, Any],
+    chosen: Mapping[str, str],
+    optional: list[str],
+) -> list[str]:
+    lines = [_written(key, value) for key, value in said.items()]
+    for key, value in complete.items():
+        if key not in said and not isinstance(value, Mapping):
+            reason = chosen.get(f"{section}.{key}".lstrip("."), "default")
+            told = reason if reason == "default" else f"chosen: {reason}"
+            lines.append(f"# {_written(key, value)}  # {told}")
+    lines += [f"# {key} =  # not set" for key in optional if key not in said and key not in complete]
+    return lines
+
+
+def _written(key: str, value: Any) -> str:
+    return tomli_w.dumps({key: value}, multiline_strings=False).replace("\n    ", " ").replace(",\n]", "]").strip()
+
+
+def _optional_keys(recipe: Recipe) -> dict[str, list[str]]:
+    """Keys without a value, which TOML cannot write."""
+    return {
+        section: [key for key, field in type(getattr(recipe, section)).model_fields.items() if field.default is None]
+        for section in type(recipe).model_fields
+        if hasattr(getattr(recipe, section), "model_fields_set")
+    }

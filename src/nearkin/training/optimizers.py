@@ -1,0 +1,72 @@
+"""Optimisers by name: the usual four, and any of torch's (``torch:RAdam``) and timm's (``timm:lamb``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from nearkin.registry import Registry, nearest_name
+
+Groups = list[dict[str, Any]]
+
+registry: Registry[Optimizer] = Registry("optimizer")
+register = registry.register
+names = registry.names
+
+registry.register("adamw")(torch.optim.AdamW)
+registry.register("adam")(torch.optim.Adam)
+registry.register("rmsprop")(torch.optim.RMSprop)
+
+
+@register("sgd")
+def sgd(
+    params: Groups,
+    lr: float = 1e-3,
+    momentum: float = 0.9,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+) -> Optimizer:
+    """Stochastic gradient descent with momentum."""
+    return torch.optim.SGD(
+        params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov
+    )
+
+
+def find(name: str) -> Callable[..., Optimizer]:
+    """The class or function behind a name, which may be that of torch or timm.
+
+    >>> find("torch:RAdam").__name__
+    'RAdam'
+    """
+    library, colon, rest = name.partition(":")
+    if colon and library == "torch":
+        known = {n: k for n, k in vars(torch.optim).items() if isinstance(k, type) and issubclass(k, Optimizer)}
+        if rest not in known:
+            raise ValueError(f"torch.optim has no optimizer {rest!r}: {nearest_name(rest, list(known))}")
+        found: Callable[..., Optimizer] = known[rest]
+        return found
+    if colon and library == "timm":
+        from nearkin.networks.timm_models import import_timm  # noqa: PLC0415  (seconds long)
+
+        import_timm()
+        from timm.optim import get_optimizer_class, list_optimizers  # noqa: PLC0415
+
+        if rest not in list_optimizers():
+            raise ValueError(f"timm has no optimizer {rest!r}: {nearest_name(rest, list_optimizers())}")
+        timm_class: Callable[..., Optimizer] = get_optimizer_class(rest, bind_defaults=True)
+        return timm_class
+    return registry.get(name)
+
+
+def refuse_forgotten_parameters(optimizer: Optimizer, **modules: nn.Module) -> None:
+    """Refuse to train while a learnable parameter is not in the optimiser: it would never move."""
+    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for owner, module in modules.items():
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in known:
+                raise ValueError(f"{owner} parameter {name!r} is not in the optimiser: it would never move")

@@ -1,0 +1,52 @@
+"""What a protocol is: which classes train, which select, and what becomes of the networks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+from nearkin.data import DataSet, SampleSet
+from nearkin.evaluation import RetrievalScores
+from nearkin.networks.embedder import Embedder
+from nearkin.observer import Observer
+from nearkin.registry import Registry
+from nearkin.training.result import NetworkResult
+from nearkin.training.run import Run
+from nearkin.training.task import Task
+
+Scorer = Callable[[Embedder], RetrievalScores]
+"""Scores a network on classes that training is not given."""
+
+
+class Protocol(ABC):
+    """How a run is selected and tested.
+
+    A protocol trains, and is never given the test split: ``data.test`` is ``None``. Whoever executes it opens
+    the test split afterwards, once, for all the networks that it leaves, and writes the result of each.
+
+    Attributes:
+        test_chooses_epoch: Whether training is told the test scores of every epoch. Only
+            ``standard_best_on_test`` is, and its results say so.
+    """
+
+    test_chooses_epoch: ClassVar[bool] = False
+
+    @abstractmethod
+    def train(
+        self, task: Task, run: Run, data: DataSet, observer: Observer, score_test: Scorer | None = None
+    ) -> list[NetworkResult]:
+        """Carry out a task, going on where it stopped; one entry per network to be tested."""
+
+    def split(self, data: DataSet, seed: int) -> tuple[SampleSet, SampleSet | None]:
+        """The samples that the runs of this protocol learn from, and those that select, if there are any.
+
+        Raises:
+            ValueError: The data has too few classes for it; the message names the key to change.
+        """
+        return data.all_classes, None
+
+
+registry: Registry[Protocol] = Registry("protocol")
+register = registry.register
+names = registry.names

@@ -1,0 +1,46 @@
+"""How long a training takes, in which precision, and what it is scored by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The plain numbers of a training.
+
+    Attributes:
+        epochs: Passes over the training samples.
+        stop_after: Stop after this epoch, of the same schedule: where a validation found the best one.
+        head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
+        precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
+        checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
+        accumulate: Batches per step of the optimiser.
+        chunk: Samples that are in memory with all their activations at a time.
+        ema: Decay of a moving average of the weights.
+        clip: Largest norm of the network's gradient; ``None`` for no clipping.
+        pca_head: Let the head start as the principal components of the training samples' features.
+        views: How often a sample appears in its batch, each time transformed anew.
+        recall_at: The values of k; the first one selects the epoch.
+    """
+
+    epochs: int = 12
+    stop_after: int | None = None
+    head_only: int = 0
+    precision: Precision = "fp32"
+    checkpoint_minutes: float = 5.0
+    accumulate: int = 1
+    chunk: int | None = None
+    ema: float | None = None
+    clip: float | None = None
+    pca_head: bool = False
+    views: int = 1
+    recall_at: tuple[int, ...] = (1, 2, 4, 8)
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch after which training ends."""
+        return self.stop_after or self.epochs

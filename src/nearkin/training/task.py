@@ -1,0 +1,93 @@
+"""Everything a training needs, as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from nearkin.data import DataSet, SampleSet
+from nearkin.losses.base import Loss
+from nearkin.networks.embedder import Embedder
+from nearkin.observer import Observer
+from nearkin.sampling.base import PlannedSampler
+from nearkin.training.run import Description
+from nearkin.training.schedules import Schedule
+from nearkin.training.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from nearkin.training.protocol import Protocol as SelectionProtocol
+    from nearkin.training.run import Run
+
+
+class LossMaker(Protocol):
+    """Makes the loss of one training."""
+
+    def __call__(
+        self, samples: SampleSet, embedding_dim: int, generator: torch.Generator, observer: Observer
+    ) -> Loss:
+        """A new loss for these training samples; ``generator`` draws its proxies and random mining."""
+        ...
+
+
+class SamplerMaker(Protocol):
+    """Makes the batch sampler of one training."""
+
+    def __call__(self, labels: Tensor, *, seed: int, rank: int, world_size: int) -> PlannedSampler:
+        """A new sampler over samples with these labels."""
+        ...
+
+
+OptimizerMaker = Callable[[list[dict[str, Any]]], Optimizer]
+"""From parameter groups, each with its learning rate, to an optimiser."""
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """Peak learning rates of the parts of a training."""
+
+    network: float
+    head: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained, on what, how, and how it is selected and tested: objects, no names.
+
+    Made by ``recipe.build()``, or by :func:`nearkin.train` from anybody's objects. A task is not changed by
+    being carried out: every training copies its network and makes its own loss.
+
+    Attributes:
+        data: The data set, or what opens it.
+        embedder: The network and how it sees samples.
+        loss: Makes the loss of a training.
+        sampler: Makes the batch sampler of a training.
+        optimizer: Makes the optimiser.
+        rates: Peak learning rates.
+        schedule: How they change.
+        protocol: Which classes train, which select, and what becomes of the networks.
+        settings: How long, in which precision, scored by what.
+        seed: Of everything random.
+        trackers: Make observers that send the metrics elsewhere.
+        description: The same in words: what a run directory and a result say about it.
+        disclosure: Everything a score depends on, in the words of a methods section.
+    """
+
+    data: DataSet
+    embedder: Embedder
+    loss: LossMaker
+    sampler: SamplerMaker
+    optimizer: OptimizerMaker
+    rates: LearningRates
+    schedule: Schedule
+    protocol: SelectionProtocol
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    seed: int = 0
+    trackers: tuple[Callable[[Run], Observer], ...] = ()
+    description: Description = field(default_factory=Description)
+    disclosure: dict[str, Any] = field(default_factory=dict)
