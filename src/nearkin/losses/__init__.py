@@ -1,8 +1,8 @@
 """Embeddings and labels in, one number out: every loss, one file each.
 
 ``build("multi_similarity")`` makes a loss by its name, ``names()`` lists them, ``describe(name)`` tells the
-equation, the source and when to use it. A new loss is one file with ``@register("name")`` and one import
-here.
+equation, the source and when to use it. ``as_loss`` makes one of anybody's function or module. A new loss is
+one file with ``@register("name")`` and one import here.
 """
 
 from nearkin.losses.arcface import ArcFace
@@ -31,6 +31,7 @@ from nearkin.losses.similarity import Measured
 from nearkin.losses.soft_triple import SoftTriple
 from nearkin.losses.softmax import Softmax
 from nearkin.losses.triplet import Triplet
+from nearkin.losses.wrapping import WrappedLoss, as_loss, compares_samples
 
 __all__ = [
     "NCA",
@@ -63,7 +64,10 @@ __all__ = [
     "SoftTriple",
     "Softmax",
     "Triplet",
+    "WrappedLoss",
+    "as_loss",
     "build",
+    "compares_samples",
     "describe",
     "get",
     "names",

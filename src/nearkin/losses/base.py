@@ -22,6 +22,8 @@ class Loss(nn.Module):
 
     Attributes:
         needs_classes: whether the constructor takes ``num_classes`` and ``embedding_dim``.
+        compares_samples: whether samples of a batch are compared with each other, so that batches need
+            several of each class; losses over proxies do not.
         search_space: where ``nearkin tune`` looks for the hyperparameters that are worth it.
         validate: whether the *values* of the inputs are checked (finite embeddings, labels in range). Shapes
             and dtypes always are. On CUDA the check waits for the device once per call;
@@ -29,6 +31,7 @@ class Loss(nn.Module):
     """
 
     needs_classes: ClassVar[bool] = False
+    compares_samples: bool = True
     search_space: ClassVar[SearchSpace] = {}
     validate: bool = True
 
@@ -45,6 +48,10 @@ class Loss(nn.Module):
             for name, parameter in self.named_parameters()
             if parameter.requires_grad
         ]
+
+    def takes(self, keyword: str) -> bool:
+        """Whether ``forward`` has this keyword, such as ``references`` or ``ids``."""
+        return keyword in inspect.signature(self.forward).parameters
 
     def own_parameters(self) -> tuple[Tensor, ...]:
         """``tuple(self.parameters())``, without a walk where there are no modules inside."""

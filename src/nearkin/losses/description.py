@@ -7,7 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from nearkin.losses.base import Loss, get
+from torch import nn
+
+from nearkin.losses.base import Loss, get, names
+from nearkin.losses.wrapping import WrappedLoss
 
 _NOT_HYPERPARAMETERS = ("num_classes", "embedding_dim", "generator")
 _SECTION = re.compile(r"^(Equation|Source|When to use|Args|Example):$")
@@ -42,8 +45,11 @@ class Description:
     needs_classes: bool
 
 
-def describe(name: str) -> Description:
-    """Everything a person needs to know to choose and call the loss ``name``.
+def describe(loss: str | Loss) -> Description:
+    """Everything a person needs to know to choose and call a loss.
+
+    Args:
+        loss: a registered name, or a loss: of one that wraps another, what is known about that one.
 
     >>> about = describe("proxy_anchor")
     >>> about.class_name, about.defaults
@@ -51,7 +57,7 @@ def describe(name: str) -> Description:
     >>> about.source
     'Kim, Kim, Cho, Kwak. Proxy Anchor Loss for Deep Metric Learning. CVPR 2020. arXiv:2003.13911.'
     """
-    made = get(name)
+    name, made = (loss, get(loss)) if isinstance(loss, str) else _name_and_maker(loss)
     sections = _sections(inspect.getdoc(made) or "")
     return Description(
         name=name,
@@ -63,12 +69,22 @@ def describe(name: str) -> Description:
         defaults={
             keyword: parameter.default
             for keyword, parameter in inspect.signature(made).parameters.items()
-            if keyword not in _NOT_HYPERPARAMETERS
+            if keyword not in _NOT_HYPERPARAMETERS and parameter.default is not inspect.Parameter.empty
         },
         arguments=_arguments(sections.get("Args", "")),
         example=sections.get("Example", ""),
         needs_classes=inspect.isclass(made) and issubclass(made, Loss) and made.needs_classes,
     )
+
+
+def _name_and_maker(loss: Loss) -> tuple[str, Any]:
+    """The registered name of a loss, or where it comes from, and what its docstring belongs to."""
+    if isinstance(loss, WrappedLoss):
+        return loss.wrapped_name, type(loss.loss) if isinstance(loss.loss, nn.Module) else loss.loss
+    made = type(loss)
+    return next(
+        (name for name in names() if get(name) is made), f"{made.__module__}:{made.__qualname__}"
+    ), made
 
 
 def _sections(docstring: str) -> dict[str, str]:

@@ -40,6 +40,7 @@ class ProxyLoss(Loss):
     """
 
     needs_classes: ClassVar[bool] = True
+    compares_samples = False
     on_sphere: bool = True
     """Whether S is made of cosines, or of raw inner products."""
 

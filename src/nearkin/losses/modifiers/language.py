@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.losses.base import (
     Loss,
@@ -26,6 +26,7 @@ from nearkin.losses.similarity import (
     normalise,
     through_similarities,
 )
+from nearkin.losses.wrapping import LossFunction, as_loss
 
 Encoder = Callable[[list[str]], Tensor]
 """From N texts to their embeddings ``(N, E)``."""
@@ -61,7 +62,7 @@ class LanguageGuidance(Loss):
     the inner loss, bit for bit.
 
     Args:
-        loss: the inner loss.
+        loss: the inner loss, ours or anything :func:`~nearkin.losses.as_loss` takes.
         class_names: C names in the order of the labels, or C lists of K names.
         encoder: makes embeddings ``(N, E)`` of N prompts, called once and not kept; or the embeddings of the
             names themselves, ``(C, E)`` or ``(C, K, E)``.
@@ -86,7 +87,7 @@ class LanguageGuidance(Loss):
 
     def __init__(
         self,
-        loss: Loss,
+        loss: Loss | nn.Module | LossFunction,
         class_names: Sequence[str] | Sequence[Sequence[str]],
         encoder: Encoder | Tensor,
         weight: float = 7.5,
@@ -98,7 +99,8 @@ class LanguageGuidance(Loss):
         if "{}" not in prompt:
             raise ValueError(f"prompt={prompt!r} has no place for the class name: write it with {{}}")
         super().__init__()
-        self.loss = loss
+        self.loss = as_loss(loss)
+        self.compares_samples = self.loss.compares_samples
         self.weight = weight
         self.shift = shift
         self.prompt = prompt
@@ -154,6 +156,10 @@ class LanguageGuidance(Loss):
         """How similar the names of the classes are, ``(C, C)``."""
         with full_precision(self.class_units):
             return self.class_units @ self.class_units.T
+
+    def takes(self, keyword: str) -> bool:
+        """What the inner loss takes; but no references from a memory, around which the guidance goes."""
+        return not keyword.startswith("reference") and self.loss.takes(keyword)
 
     def param_groups(self, lr: float) -> list[dict[str, Any]]:
         """The inner loss's groups: language has nothing to learn."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nearkin.losses.base import Loss, check_embeddings, check_labels, require_non_negative
+from nearkin.losses.wrapping import LossFunction, as_loss
 
 _NO_ID = -1
 
@@ -65,9 +65,12 @@ class CrossBatchMemory(Loss):
     steps: Tensor
     stored: Tensor
 
-    def __init__(self, loss: nn.Module, size: int, *, warmup_steps: int = 0, weight: float = 1.0) -> None:
+    def __init__(
+        self, loss: Loss | nn.Module | LossFunction, size: int, *, warmup_steps: int = 0, weight: float = 1.0
+    ) -> None:
         super().__init__()
-        if not {"references", "reference_labels"} <= set(inspect.signature(loss.forward).parameters):
+        loss = as_loss(loss)
+        if not (loss.takes("references") and loss.takes("reference_labels")):
             raise ValueError(
                 f"{type(loss).__name__} cannot use a memory: it takes no references, only pair losses do"
             )
