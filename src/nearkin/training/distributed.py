@@ -29,6 +29,7 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from nearkin.data.loading import sample_seed
+from nearkin.distributed import gather_rows
 
 Value = TypeVar("Value")
 
@@ -104,8 +105,8 @@ class Processes:
         """The rows of all processes, in their order ``(total, …)``; the gradient of one's own flows back."""
         if self.count == 1:
             return rows
-        gathered: Tensor = _Gather.apply(rows, self, total)  # type: ignore[no-untyped-call]
-        return gathered
+        sizes = [len(Processes(rank, self.count, self.device).share(total)) for rank in range(self.count)]
+        return gather_rows(rows, sizes, gradients="summed")
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up the gradients of all processes: of parameters that only a part of the batch went through."""
@@ -181,26 +182,3 @@ def _buckets(gradients: list[Tensor]) -> list[list[Tensor]]:
         buckets[-1].append(gradient)
         filled += gradient.numel()
     return buckets
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, processes: Processes, total: int) -> Tensor:
-        sizes = [
-            len(Processes(rank, processes.count, processes.device).share(total))
-            for rank in range(processes.count)
-        ]
-        if len(rows) != sizes[processes.rank]:
-            raise ValueError(
-                f"process {processes.rank} has {len(rows)} of {total} rows, not its share {sizes}"
-            )
-        ctx.own = processes.share(total)
-        padded = rows.new_zeros(max(sizes), *rows.shape[1:])
-        padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient[ctx.own.start : ctx.own.stop], None, None
