@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -89,6 +89,17 @@ class RetrievalScores(RecallScores):
     map_at_r: float
     r_precision: float
     per_query: PerQuery | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RetrievalScores:
+        """The inverse of :meth:`to_dict`; keys that are no scores are left aside."""
+        known = {f.name for f in fields(cls)} - {"recall_at", "per_query"}
+        recalls = {
+            int(key.removeprefix("recall_at_")): value
+            for key, value in values.items()
+            if key.startswith("recall_at_")
+        }
+        return cls(recall_at=recalls, **{key: values[key] for key in known if key in values})
 
 
 @torch.no_grad()

@@ -122,9 +122,7 @@ def _transform(about: Mapping[str, Any], network: Network, folder: Path) -> Tran
         )
     if "object" in spec:
         return data.PerSample(import_object(spec["object"]))
-    return data.transforms.build(
-        spec.pop("name"), preprocessing=network.preprocessing, train=False, **spec
-    )
+    return data.transforms.build(spec.pop("name"), preprocessing=network.preprocessing, train=False, **spec)
 
 
 def import_object(path: str) -> Any:
@@ -153,6 +151,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     return values
-
-
-

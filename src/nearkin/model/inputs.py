@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.data import ImageArray, ImageFiles, Pictures, Samples, SampleSet, Texts, Vectors, image_paths
+from nearkin.data import ImageFiles, Samples, SampleSet, Texts
+from nearkin.data import as_samples as data_samples
+from nearkin.data.decoding import IMAGE_SUFFIXES
 
 
 def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
@@ -33,7 +35,7 @@ def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
     if isinstance(inputs, str) or _is_picture(inputs):
         inputs = [inputs]
     if isinstance(inputs, Tensor | np.ndarray):
-        return _array(inputs)
+        return data_samples(_one_or_more(torch.as_tensor(inputs)))
     if hasattr(inputs, "select") and hasattr(inputs, "name") and hasattr(inputs, "__getitem__"):
         samples: Samples = inputs
         return samples
@@ -45,34 +47,18 @@ def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
 def _listed(values: list[Any], takes_images: bool) -> Samples:
     if not values:
         raise ValueError("nothing to embed: the list is empty")
-    if all(_is_picture(value) for value in values):
-        return Pictures(values)
-    if all(isinstance(value, str | os.PathLike) for value in values):
-        return _files(values) if takes_images else Texts([str(value) for value in values])
-    if all(isinstance(value, Tensor | np.ndarray) for value in values):
-        shapes = {tuple(value.shape) for value in values}
-        if len(shapes) > 1:
-            raise ValueError(f"arrays of different shapes cannot be embedded together: {sorted(shapes)[:3]}")
-        return _array(torch.stack([torch.as_tensor(value) for value in values]))
-    kinds = sorted({type(value).__name__ for value in values})
-    raise ValueError(f"cannot embed a list of {', '.join(kinds)}: give paths, pictures, texts or arrays")
+    if takes_images and all(isinstance(value, str | os.PathLike) for value in values):
+        return _files(values)
+    if all(isinstance(value, str) for value in values):
+        return Texts(values)
+    return data_samples(values)
 
 
-def _array(values: Tensor | np.ndarray[Any, Any]) -> Samples:
-    array = torch.as_tensor(values)
-    if array.dtype == torch.uint8 and array.ndim in (2, 3):  # one image
-        array = array.unsqueeze(0)
-    if array.dtype == torch.uint8 and array.ndim == 3:  # grey images
-        array = array.unsqueeze(1)
-    if array.dtype == torch.uint8 and array.ndim == 4:
-        channels_last = array.shape[1] not in (1, 3) and array.shape[-1] in (1, 3)
-        return ImageArray(array.permute(0, 3, 1, 2).contiguous() if channels_last else array)
-    if array.is_floating_point() and array.ndim in (1, 2):
-        return Vectors(array if array.ndim == 2 else array.unsqueeze(0))
-    raise ValueError(
-        f"cannot embed an array of {array.dtype} {tuple(array.shape)}: images are uint8 (N, C, H, W), "
-        "vectors float (N, F)"
-    )
+def _one_or_more(array: Tensor) -> Tensor:
+    """A single image or vector as a batch of one."""
+    if array.dtype == torch.uint8 and array.ndim == 3:
+        return array.unsqueeze(0)
+    return array.unsqueeze(0) if array.ndim == 1 else array
 
 
 def _files(paths: Sequence[str | os.PathLike[str]]) -> Samples:
@@ -80,7 +66,7 @@ def _files(paths: Sequence[str | os.PathLike[str]]) -> Samples:
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            inside = [path / name for name in image_paths(path)]
+            inside = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
             if not inside:
                 raise ValueError(f"{path} holds no image")
             found += inside

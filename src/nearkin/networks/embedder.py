@@ -86,9 +86,7 @@ class Embedder:
         transform = self.training_transform
         if isinstance(samples.samples, Activations):
             transform = ActivationTransform(flip=_FLIP if samples.samples.has_flips else 0.0)
-        return loader(
-            samples, transform, batch_sampler=batches, seed=seed, workers=self.workers, views=views
-        )
+        return loader(samples, transform, batch_sampler=batches, seed=seed, workers=self.workers, views=views)
 
     def training_view(self) -> str:
         """What training makes of samples, in words."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.data.loading import loader
+from nearkin.data.nested import move
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import Transform, evaluation_transform
-from nearkin.data.nested import move
 from nearkin.networks.base import Network
 from nearkin.networks.freezing import evaluation_mode
 from nearkin.networks.splitting import device_of

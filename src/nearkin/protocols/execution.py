@@ -55,9 +55,7 @@ def _execute(task: Task, run: Run, observer: Observer) -> None:
     _write(task, run, trained, opened)
 
 
-def _write(
-    task: Task, run: Run, trained: Sequence[NetworkResult], opened: Sequence[TestEmbeddings]
-) -> None:
+def _write(task: Task, run: Run, trained: Sequence[NetworkResult], opened: Sequence[TestEmbeddings]) -> None:
     """Write the result of every network, and that of the run last."""
     assert task.data.test is not None
     tested = SplitSummary.of(task.data.test)
@@ -122,7 +120,8 @@ def _total_cost(runs: Sequence[Run]) -> dict[str, float | int]:
     """Folds train one after the other: times add up, memory does not."""
     costs = [run.cost() or {} for run in runs]
     seconds = {
-        name: round(sum(cost[name] for cost in costs), 3) for name in ("training_seconds", "seconds_per_epoch")
+        name: round(sum(cost[name] for cost in costs), 3)
+        for name in ("training_seconds", "seconds_per_epoch")
     }
     return seconds | {"peak_memory_bytes": max(cost["peak_memory_bytes"] for cost in costs)}
 

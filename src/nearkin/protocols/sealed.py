@@ -79,7 +79,9 @@ def score_test(
     progress = None if observer is None else observer.progress
     if data_set.query is None or data_set.gallery is None:
         return scored(recall_at, data_set.test, embedder.embed(data_set.test, progress=progress))
-    queries, gallery = (embedder.embed(part, progress=progress) for part in (data_set.query, data_set.gallery))
+    queries, gallery = (
+        embedder.embed(part, progress=progress) for part in (data_set.query, data_set.gallery)
+    )
     return scored(recall_at, data_set.query, queries, data_set.gallery, gallery)
 
 

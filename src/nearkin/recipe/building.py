@@ -114,7 +114,9 @@ def fitted_to(recipe: Recipe, data_set: DataSet, protocol: Protocol) -> tuple[Re
     samples, _ = protocol.split(data_set.without_test(), recipe.seed)
     wanted = recipe.resolved().sampler
     assert wanted.batch_size is not None
-    per_class = wanted.keywords.get("images_per_class", SamplerRecipe.defaults_of("balanced")["images_per_class"])
+    per_class = wanted.keywords.get(
+        "images_per_class", SamplerRecipe.defaults_of("balanced")["images_per_class"]
+    )
     batch_size, fitting = sampling.fitting(samples.labels, wanted.batch_size, per_class)
     if (batch_size, fitting) == (wanted.batch_size, per_class):
         return recipe, {}
@@ -205,9 +207,7 @@ def _loss_maker(recipe: Recipe) -> LossMaker:
     settings = recipe.loss
     base = _base_loss_maker(recipe)
 
-    def make(
-        samples: SampleSet, embedding_dim: int, generator: torch.Generator, observer: Observer
-    ) -> Loss:
+    def make(samples: SampleSet, embedding_dim: int, generator: torch.Generator, observer: Observer) -> Loss:
         loss = base(samples.num_classes, embedding_dim, generator)
         if settings.memory is not None:
             loss = losses.CrossBatchMemory(loss, **settings.memory.model_dump())

@@ -52,4 +52,3 @@ def _opened(name: str, root: str | None, keywords: dict[str, Any]) -> DataSet:
     if "root" in inspect.signature(maker).parameters:
         keywords = {"root": root, **keywords}
     return data.as_data_set(maker(**keywords), name=name)
-

@@ -90,10 +90,15 @@ class Recipe(Section):
         if kind not in {THESIS, "published"}:
             return values
         loss, network = (
-            _name_of(values.get(key, {}), model) for key, model in (("loss", LossRecipe), ("network", NetworkRecipe))
+            _name_of(values.get(key, {}), model)
+            for key, model in (("loss", LossRecipe), ("network", NetworkRecipe))
         )
         data = _name_of(values.get("data", {}), DataRecipe) or "glyphs"
-        terms = terms_of_paper(str(loss)) if kind == "published" else terms_of_thesis(str(loss), data, str(network))
+        terms = (
+            terms_of_paper(str(loss))
+            if kind == "published"
+            else terms_of_thesis(str(loss), data, str(network))
+        )
         return merged(terms, values)
 
     @classmethod
@@ -190,7 +195,9 @@ class Recipe(Section):
     def _sampler_name(self) -> tuple[str, str]:
         name = self.loss.name
         loss = self._objects.get("loss", name)
-        if losses.compares_samples(loss if name.startswith(PYTHON) or name in loss_registry else self._own_loss()):
+        if losses.compares_samples(
+            loss if name.startswith(PYTHON) or name in loss_registry else self._own_loss()
+        ):
             return "balanced", f"{name} compares the samples of a batch, which needs several of a class"
         return "random", f"{name} compares samples with proxies"
 
@@ -290,7 +297,9 @@ def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, A
         key, equals, text = setting.partition("=")
         path = key.strip().split(".")
         if not equals or not all(path):
-            raise RecipeError(f"--set {shortened(setting)[1:-1]}: write table.key=value, such as loss.margin=0.2")
+            raise RecipeError(
+                f"--set {shortened(setting)[1:-1]}: write table.key=value, such as loss.margin=0.2"
+            )
         table = changed
         for part in path[:-1]:
             below = table.setdefault(part, {})

@@ -15,9 +15,10 @@ from nearkin.losses.base import registry as loss_registry
 from nearkin.networks import timm_models
 from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
+from nearkin.protocols import registry as protocols
 from nearkin.recipe.choices import PYTHON, Choice, Section
 from nearkin.sampling.base import registry as samplers
-from nearkin.training import optimizers, protocol, schedules, trackers
+from nearkin.training import optimizers, schedules, trackers
 
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9, strict=True)]
@@ -324,7 +325,7 @@ class ProtocolRecipe(Choice):
 
     name: str = "fixed_validation"
 
-    registry = protocol.registry
+    registry = protocols
 
     @model_validator(mode="after")
     def _check_values(self) -> ProtocolRecipe:

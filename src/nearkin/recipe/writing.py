@@ -16,7 +16,9 @@ def write_toml(recipe: Recipe) -> str:
     said, complete = recipe.said, recipe.complete()
     chosen = {key: reason for key, (_, reason) in recipe.choices().items()}
     optional = _optional_keys(recipe)
-    lines = ["# What stands in comments was not said: defaults, and what was chosen for the reason beside it."]
+    lines = [
+        "# What stands in comments was not said: defaults, and what was chosen for the reason beside it."
+    ]
     top = {key: value for key, value in complete.items() if not isinstance(value, Mapping)}
     lines += _lines("", {k: v for k, v in said.items() if not isinstance(v, Mapping)}, top, chosen, [])
     for section in type(recipe).model_fields:
@@ -64,13 +66,20 @@ def _lines(
 
 
 def _written(key: str, value: Any) -> str:
-    return tomli_w.dumps({key: value}, multiline_strings=False).replace("\n    ", " ").replace(",\n]", "]").strip()
+    return (
+        tomli_w.dumps({key: value}, multiline_strings=False)
+        .replace("\n    ", " ")
+        .replace(",\n]", "]")
+        .strip()
+    )
 
 
 def _optional_keys(recipe: Recipe) -> dict[str, list[str]]:
     """Keys without a value, which TOML cannot write."""
     return {
-        section: [key for key, field in type(getattr(recipe, section)).model_fields.items() if field.default is None]
+        section: [
+            key for key, field in type(getattr(recipe, section)).model_fields.items() if field.default is None
+        ]
         for section in type(recipe).model_fields
         if hasattr(getattr(recipe, section), "model_fields_set")
     }

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nearkin.sampling.balanced import BalancedSampler
 from nearkin.sampling.base import PlannedSampler, registry
+from nearkin.sampling.fitting import fitting
 from nearkin.sampling.hard_classes import HardClassesSampler
 from nearkin.sampling.hard_neighbours import HardNeighboursSampler
 from nearkin.sampling.npair import NPairSampler
@@ -23,6 +24,7 @@ __all__ = [
     "PlannedSampler",
     "RandomSampler",
     "build",
+    "fitting",
     "hard_negatives",
     "names",
     "register",

@@ -45,7 +45,9 @@ def find(name: str) -> Callable[..., Optimizer]:
     """
     library, colon, rest = name.partition(":")
     if colon and library == "torch":
-        known = {n: k for n, k in vars(torch.optim).items() if isinstance(k, type) and issubclass(k, Optimizer)}
+        known = {
+            n: k for n, k in vars(torch.optim).items() if isinstance(k, type) and issubclass(k, Optimizer)
+        }
         if rest not in known:
             raise ValueError(f"torch.optim has no optimizer {rest!r}: {nearest_name(rest, list(known))}")
         found: Callable[..., Optimizer] = known[rest]

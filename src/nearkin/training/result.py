@@ -311,9 +311,7 @@ class Result:
 
     def rows(self) -> list[dict[str, Any]]:
         """What :meth:`to_pandas` shows, as plain rows."""
-        rows = [
-            _row(one.run, one.epoch, one.validation, one.test) for one in self.networks
-        ]
+        rows = [_row(one.run, one.epoch, one.validation, one.test) for one in self.networks]
         if len(rows) != 1:
             rows.append(_row("mean" if rows else "baseline", None, self.validation, self.test))
         return rows
@@ -322,7 +320,9 @@ class Result:
         k, recall = next(iter(self.test.recall_at.items()))
         lines = [f"Recall@{k} {100 * recall:.2f} % on {self.test.queries:,} test queries"]
         if self.test_deviation is not None:
-            lines[0] += f" (± {100 * self.test_deviation[f'recall_at_{k}']:.2f} over {len(self.networks)} networks)"
+            lines[0] += (
+                f" (± {100 * self.test_deviation[f'recall_at_{k}']:.2f} over {len(self.networks)} networks)"
+            )
         lines[0] += f", MAP@R {100 * self.test.map_at_r:.2f} %"
         lines.append(f"selected: {self.rule}" + (f", epoch {self.epoch}" if self.epoch else ""))
         lines += [f"warning: {text}" for text in self.warnings]

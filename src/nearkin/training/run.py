@@ -184,8 +184,8 @@ class Run:
             raise RunError(f"{self.path} holds other files and no run: choose another output directory")
 
     def _check_same_terms(self) -> None:
-        there = _without_neutral_keys(_read_description(self.path).terms)
-        here = _without_neutral_keys(json.loads(json.dumps(self.description.terms)))
+        there = without_neutral_keys(_read_description(self.path).terms)
+        here = without_neutral_keys(json.loads(json.dumps(self.description.terms)))
         if there != here:
             change = first_difference(there, here)
             raise RunError(
@@ -361,7 +361,9 @@ class Run:
         return pd.DataFrame(self.metrics())
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {'finished' if self.finished else f'{self._epochs()} epochs so far'})"
+        return (
+            f"Run({str(self.path)!r}, {'finished' if self.finished else f'{self._epochs()} epochs so far'})"
+        )
 
     def __str__(self) -> str:
         return f"{self.path}\n{self.result}" if self.finished else repr(self)
@@ -397,7 +399,7 @@ def _read_description(path: Path) -> Description:
         raise RunError(f"{path} holds a run that cannot be read: {error}") from None
 
 
-def _without_neutral_keys(terms: Mapping[str, Any]) -> dict[str, Any]:
+def without_neutral_keys(terms: Mapping[str, Any]) -> dict[str, Any]:
     """Settings without those that change no number."""
     return {
         section: {key: value for key, value in values.items() if f"{section}.{key}" not in NEUTRAL_KEYS}

@@ -77,9 +77,7 @@ class Watchdogs:
         announce: Called with each warning, a line.
     """
 
-    def __init__(
-        self, settings: TrainingSettings, loss: nn.Module, announce: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: TrainingSettings, loss: nn.Module, announce: Callable[[str], None]) -> None:
         self._settings = settings
         self._announce = announce
         self._margin = loss.margin if type(loss) is Triplet else 0.0
@@ -166,9 +164,7 @@ class Watchdogs:
             return
         best = max(trained, key=lambda row: (row[score], -row["epoch"]))
         now = trained[-1]
-        if len(trained) >= _SATURATED_EPOCHS and all(
-            row[score] == 1 for row in trained[-_SATURATED_EPOCHS:]
-        ):
+        if len(trained) >= _SATURATED_EPOCHS and all(row[score] == 1 for row in trained[-_SATURATED_EPOCHS:]):
             self._say(
                 "saturated",
                 f"epoch {now['epoch']}: validation is saturated: {score} has been 100% for "

@@ -1,0 +1,254 @@
+"""The library in six functions: train, load, evaluate, tune, tournament, compare. The commands call them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearkin.data import DataSet, as_data_set
+from nearkin.display import observer_for
+from nearkin.model import Model, is_model, read_embedder
+from nearkin.networks import Embedder
+from nearkin.observer import Observer
+from nearkin.protocols import Examination, examine, execute
+from nearkin.recipe import Recipe, open_data
+from nearkin.recipe.building import build_embedder
+from nearkin.recipe.naming import default_output
+from nearkin.recipe.objects import recipe_of
+from nearkin.training import Run, RunError
+
+if TYPE_CHECKING:
+    from nearkin.tournament.standings import Standings
+    from nearkin.tuning.search import Search
+
+Path_ = str | os.PathLike[str]
+
+
+def train(
+    data: Any = None,
+    *,
+    network: Any = None,
+    loss: Any = None,
+    output: Path_ | None = None,
+    progress: bool | Observer = True,
+    **settings: Any,
+) -> Run:
+    """Train an embedding, or go on with a run that was stopped; a finished run is only read.
+
+    Args:
+        data: Whatever :func:`nearkin.data.as_data_set` takes: samples with labels, a torch ``Dataset``, the
+            path of a folder or a table; or a registered name, a recipe, the path of a recipe. The embedded
+            glyphs by default.
+        network: A ``torch.nn.Module`` (a batch to vectors), a name such as ``timm:resnet50``, or a table.
+        loss: A module or function ``(embeddings, labels) → scalar``, a name, or a table with keywords.
+        output: The run's directory; by default one under ``runs/``.
+        progress: Whether to show progress in the terminal or notebook, or who is told about it.
+        **settings: Every key of a recipe: ``epochs=20``, ``optimizer={"lr": 1e-4}``,
+            ``protocol="cross_validation"``; see :func:`nearkin.recipe.objects.recipe_of`.
+
+    Returns:
+        The run; ``run.result`` is what it found out, ``nearkin.load(run.path)`` the model.
+
+    >>> import tempfile
+    >>> run = train(network="lenet", epochs=1, batch_size=60, output=tempfile.mkdtemp(), progress=False,
+    ...             data={"name": "glyphs", "images_per_class": 2})
+    >>> 0 <= run.result.test.recall_at[1] <= 1
+    True
+    """
+    recipe = recipe_of(data, network=network, loss=loss, **settings)
+    return train_recipe(recipe, output=output, progress=progress)
+
+
+def train_recipe(
+    recipe: Recipe, *, output: Path_ | None = None, progress: bool | Observer = True
+) -> Run:
+    """Carry out a recipe: what :func:`train` and ``nearkin train`` do."""
+    observer = observer_for(progress)
+    path = Path(output or default_output(recipe))
+    if (path / "result.json").exists():
+        done = Run.open(path, _description(recipe))
+        if done.finished:
+            return done
+    Run.open(path, _description(recipe))  # says at once where the directory holds something else
+    try:
+        task = recipe.build(observer)
+        return execute(task, Run.open(path, task.description), observer)
+    finally:
+        observer.end()
+
+
+def _description(recipe: Recipe) -> Any:
+    from nearkin.training import Description  # noqa: PLC0415
+
+    return Description(recipe.to_toml(), recipe.complete())
+
+
+def load(path: Path_, *, network: Any = None, transform: Any = None) -> Model:
+    """The model of a finished run, of a cross-validation run (its networks side by side), or of a folder.
+
+    Neither the data nor the loss is needed, nor are the weights that training started from.
+
+    Args:
+        path: The directory of a run or fold, or one that :meth:`nearkin.Model.save` wrote.
+        network: The module, where it was given to ``train`` in Python and cannot be imported by name.
+        transform: What samples go through, where it was given in Python.
+
+    Raises:
+        ValueError: There is no model; the message says what is missing.
+    """
+    folder = Path(path)
+    given = {"network": network, "transform": _per_sample(transform)}
+    if is_model(folder) or list(folder.glob("network-*/model.json")):
+        return Model.read(folder, **given)
+    return Model(embedders_of(Run.existing(folder), **given), {"run": str(folder)})
+
+
+def _per_sample(transform: Any) -> Any:
+    from nearkin.data import PerSample  # noqa: PLC0415
+
+    if transform is None or hasattr(transform, "transforms_batches"):
+        return transform
+    return PerSample(transform)
+
+
+def embedders_of(run: Run, **given: Any) -> list[Embedder]:
+    """The networks of a finished run: one, or one per fold."""
+    result = run.result
+    homes = [run.path / one.run for one in result.networks] or [run.path]
+    return [_embedder_of(home, run, **given) for home in homes]
+
+
+def _embedder_of(home: Path, run: Run, **given: Any) -> Embedder:
+    if is_model(home):
+        return read_embedder(home, **given)
+    # A run of the first edition: its recipe says how to build the network, whose weights are in the run.
+    recipe = Recipe.parse(run.terms, source=str(run.path)).changed({"network.weights": None})
+    embedder, _ = build_embedder(recipe.resolved(), open_data(recipe))
+    embedder.network.load_state_dict(Run(home, run.description).read_network())
+    embedder.network.eval()
+    return embedder
+
+
+def evaluate(
+    run: Path_ | Run,
+    data: Any = None,
+    *,
+    network: Any = None,
+    transform: Any = None,
+    progress: bool | Observer = True,
+) -> Examination:
+    """Look into a finished run: scores with intervals, clusters, confusions and doubtful labels.
+
+    Args:
+        run: A finished run or its directory.
+        data: The data set, where it has moved or was given in Python: a path or an object.
+        network: The module, where it was given to ``train`` in Python.
+        transform: What samples go through, where it was given in Python.
+        progress: Whether to show progress, or who is told about it.
+    """
+    finished = run if isinstance(run, Run) else Run.existing(run)
+    result = finished.result
+    observer = observer_for(progress)
+    try:
+        data_set = data_of(finished, data, observer)
+        embedders = embedders_of(finished, network=network, transform=_per_sample(transform))
+        if result.data is not None and result.data.test is not None:
+            _refuse_other_data(result.data.test.fingerprint, data_set, finished)
+        return examine(finished, embedders, data_set, observer)
+    finally:
+        observer.end()
+
+
+def data_of(run: Run, data: Any = None, observer: Observer | None = None) -> DataSet:
+    """The data set of a run, or the one that is given, at the place where it is now."""
+    recipe = Recipe.parse(run.terms, source=str(run.path))
+    if isinstance(data, str | os.PathLike):
+        return open_data(recipe.changed({"data.root": os.fspath(data)}), observer)
+    if data is not None:
+        return as_data_set(data)
+    return open_data(recipe, observer)
+
+
+def _refuse_other_data(fingerprint: str, data: DataSet, run: Run) -> None:
+    if fingerprint and data.test is not None and data.test.fingerprint() != fingerprint:
+        raise RunError(
+            f"the test samples are not those that {run.path} was tested on: a file or a label has changed, or "
+            "it is another data set"
+        )
+
+
+def tune(
+    data: Any = None,
+    *,
+    network: Any = None,
+    loss: Any = None,
+    ranges: Mapping[str, Any] | Iterable[str] = (),
+    trials: int = 30,
+    sampler: str = "tpe",
+    pruner: str = "median",
+    jobs: int = 1,
+    output: Path_ | None = None,
+    search_only: bool = False,
+    progress: bool | Observer = True,
+    **settings: Any,
+) -> Search:
+    """Search hyperparameters on validation classes, train on all classes with the best, and test once.
+
+    Args:
+        data: As in :func:`train`.
+        network: As in :func:`train`.
+        loss: As in :func:`train`.
+        ranges: More places to look: ``["optimizer.lr=1e-4:1e-2:log"]`` or ``{"loss.margin": "0:1:0.1"}``.
+        trials: How many, in all.
+        sampler: ``tpe``, ``random`` or ``grid``.
+        pruner: When a trial is given up: ``median``, ``hyperband`` or ``none``.
+        jobs: Trials at the same time, each in a process of its own.
+        output: The search's directory; by default one under ``runs/``.
+        search_only: Leave the test classes sealed.
+        progress: Whether to show progress, or who is told about it.
+        **settings: As in :func:`train`.
+
+    Returns:
+        The search: ``search.best()``, ``search.records()``, and ``search.best_run()``, finished unless
+        ``search_only``.
+    """
+    from nearkin.tuning.plan import plan_search  # noqa: PLC0415  (imports Optuna)
+    from nearkin.tuning.search import Search  # noqa: PLC0415
+
+    recipe = recipe_of(data, network=network, loss=loss, **settings)
+    places = [f"{key}={where}" for key, where in ranges.items()] if isinstance(ranges, Mapping) else list(ranges)
+    plan = plan_search(recipe, places, sampler=sampler, pruner=pruner)
+    path = Path(output) if output else Path("runs") / f"tune-{default_output(recipe).name}"
+    search = Search.open(path, plan)
+    observer = observer_for(progress, search=search)
+    search.run(trials, jobs=jobs, observer=observer)
+    if not search_only:
+        search.finish(observer)
+    return search
+
+
+def tournament(
+    data: Any = None,
+    *,
+    losses: Sequence[Any] | None = None,
+    seeds: Sequence[int] = (0,),
+    output: Path_ | None = None,
+    jobs: int | None = None,
+    progress: bool | Observer = True,
+    **settings: Any,
+) -> Standings:
+    """Let losses compete on equal terms, and rank them; :mod:`nearkin.tournament.playing` says how."""
+    from nearkin.tournament.playing import play  # noqa: PLC0415
+
+    return play(
+        data, losses=losses, seeds=seeds, output=output, jobs=jobs, progress=progress, settings=settings
+    )
+
+
+def compare(runs: Iterable[Any], **options: Any) -> Standings:
+    """The tournament's statistics on anybody's results; :func:`nearkin.tournament.compare` says how."""
+    from nearkin.tournament.comparing import compare as compare_results  # noqa: PLC0415
+
+    return compare_results(runs, **options)

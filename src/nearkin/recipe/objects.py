@@ -1,0 +1,166 @@
+"""Recipes from Python: objects where a recipe has names."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nearkin import data as data_room
+from nearkin.recipe.choices import PYTHON
+from nearkin.recipe.errors import RecipeError
+from nearkin.recipe.recipe import Recipe
+from nearkin.recipe.sections import SECTIONS, EvaluationRecipe, TrainingRecipe
+from nearkin.registry import nearest_name
+
+# Keys that are said so often that they need no table.
+_SHORT = {
+    **{key: f"training.{key}" for key in TrainingRecipe.model_fields},
+    "recall_at": "evaluation.recall_at",
+    "batch_size": "sampler.batch_size",
+    "embedding_dim": "network.embedding_dim",
+    "lr": "optimizer.lr",
+    "weights": "network.weights",
+    "workers": "data.workers",
+    "views": "data.views",
+}
+assert set(EvaluationRecipe.model_fields) >= {"recall_at"}
+_OBJECTS = ("transform", "evaluation_transform", "collate")  # of the data
+
+
+def recipe_of(data: Any = None, *, network: Any = None, loss: Any = None, **settings: Any) -> Recipe:
+    """A recipe from objects, names and settings.
+
+    Args:
+        data: A data set, or whatever :func:`nearkin.data.as_data_set` takes; the path of a folder or a table;
+            a registered name; the path of a recipe.
+        network: A ``torch.nn.Module``, a name, or a table with keywords.
+        loss: A module or function ``(embeddings, labels) → scalar``, a name, or a table with keywords.
+        **settings: Any table of a recipe (``optimizer={"lr": 1e-4}``, ``protocol="cross_validation"``), any
+            key of ``[training]``, ``batch_size``, ``embedding_dim``, ``lr``, ``seed``, ``imports``,
+            ``transform``, ``evaluation_transform``, ``collate``, ``preprocessing``.
+
+    Raises:
+        RecipeError: A setting is unknown or cannot be; the message says what was meant.
+    """
+    values, objects = _start(data)
+    for key, given in (("network", network), ("loss", loss)):
+        if given is not None:
+            _choose(values, objects, key, given)
+    for key, given in settings.items():
+        if key in SECTIONS and key not in ("training", "evaluation"):
+            _choose(values, objects, key, given)
+        elif key in _OBJECTS:
+            if isinstance(given, str | Mapping):
+                _put(values, f"data.{key}", given)
+            elif given is not None:
+                objects[f"data.{key}"] = given
+        elif key == "preprocessing":
+            objects[key] = given
+        elif key in ("training", "evaluation", "seed", "imports", "terms"):
+            _merge(values, key, given)
+        elif key in _SHORT:
+            _put(values, _SHORT[key], given)
+        else:
+            known = [*SECTIONS, *_SHORT, *_OBJECTS, "seed", "imports", "terms", "preprocessing"]
+            raise RecipeError(f"unknown setting {key}: {nearest_name(key, known)}")
+    for key in ("transform", "evaluation_transform"):
+        if f"data.{key}" in objects:
+            _put(values, f"data.{key}", {"name": PYTHON + _type_name(objects[f"data.{key}"])})
+    return Recipe.parse(values, source="settings", objects=objects)
+
+
+def _start(data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the first argument says: a recipe, a place, a name, or an object."""
+    if data is None:
+        return {}, {}
+    if isinstance(data, Recipe):
+        return data.said, data.objects
+    if isinstance(data, Mapping) and "name" in data:
+        return {"data": dict(data)}, {}
+    if isinstance(data, str | os.PathLike):
+        return from_argument(data), {}
+    name = getattr(data, "name", None) if isinstance(data, data_room.DataSet) else None
+    return {"data": {"name": f"{PYTHON}{name or _type_name(data)}"}}, {"data": data}
+
+
+def from_argument(argument: str | os.PathLike[str]) -> dict[str, Any]:
+    """The plain values that one word on the command line stands for: a recipe, folder, table or name.
+
+    Raises:
+        RecipeError: There is no such thing.
+    """
+    from nearkin.recipe.recipe import read_toml  # noqa: PLC0415
+
+    path = Path(argument)
+    text = os.fspath(argument)
+    if path.suffix.lower() == ".toml":
+        return read_toml(path, kind="recipe")
+    if path.is_dir() or path.suffix.lower() in {".csv", ".tsv"}:
+        if path.is_dir() and (path / "recipe.toml").is_file():
+            return read_toml(path / "recipe.toml", kind="recipe")
+        if not path.exists():
+            raise RecipeError(f"there is no table {path}")
+        return {"data": {"root": text}}
+    if text in data_room.names():
+        return {"data": {"name": text}}
+    if path.is_file():
+        raise RecipeError(f"{path} is neither a recipe (.toml) nor a table (.csv) nor a folder of images")
+    hint = nearest_name(text, data_room.names())
+    raise RecipeError(f"there is no folder, table, recipe or data set {text}: {hint}")
+
+
+def _choose(values: dict[str, Any], objects: dict[str, Any], key: str, given: Any) -> None:
+    """Say a choice: by its name, by a table, or by an object."""
+    if isinstance(given, str):
+        _merge(values, key, {"name": given})
+    elif isinstance(given, Mapping):
+        _merge(values, key, given)
+    else:
+        name = importable_name(given)
+        if name is None:
+            name = PYTHON + _type_name(given)
+            objects[key] = given
+        _merge(values, key, {"name": name})
+
+
+def importable_name(given: Any) -> str | None:
+    """``module:object`` of a class or function that another process can import; ``None`` of anything else.
+
+    >>> import torch
+    >>> importable_name(torch.nn.functional.relu)
+    'torch.nn.functional:relu'
+    """
+    if not (inspect.isfunction(given) or inspect.isclass(given)):
+        return None
+    module, name = given.__module__, given.__qualname__
+    if module == "__main__" or "<" in name:
+        return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{name}" if found is given else None
+
+
+def _type_name(given: Any) -> str:
+    if inspect.isfunction(given) or inspect.isclass(given):
+        return str(given.__qualname__)
+    return type(given).__qualname__
+
+
+def _merge(values: dict[str, Any], key: str, given: Any) -> None:
+    if isinstance(given, Mapping) and isinstance(values.get(key), dict):
+        values[key] = {**values[key], **given}
+    else:
+        values[key] = dict(given) if isinstance(given, Mapping) else given
+
+
+def _put(values: dict[str, Any], key: str, given: Any) -> None:
+    table, _, last = key.partition(".")
+    below = values.setdefault(table, {})
+    if isinstance(below, str):
+        below = values[table] = {"name": below}
+    below[last] = given
