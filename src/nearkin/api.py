@@ -61,9 +61,7 @@ def train(
     return train_recipe(recipe, output=output, progress=progress)
 
 
-def train_recipe(
-    recipe: Recipe, *, output: Path_ | None = None, progress: bool | Observer = True
-) -> Run:
+def train_recipe(recipe: Recipe, *, output: Path_ | None = None, progress: bool | Observer = True) -> Run:
     """Carry out a recipe: what :func:`train` and ``nearkin train`` do."""
     observer = observer_for(progress)
     path = Path(output or default_output(recipe))
@@ -174,8 +172,8 @@ def data_of(run: Run, data: Any = None, observer: Observer | None = None) -> Dat
 def _refuse_other_data(fingerprint: str, data: DataSet, run: Run) -> None:
     if fingerprint and data.test is not None and data.test.fingerprint() != fingerprint:
         raise RunError(
-            f"the test samples are not those that {run.path} was tested on: a file or a label has changed, or "
-            "it is another data set"
+            f"the test samples are not those that {run.path} was tested on: a file or a label has changed, "
+            "or it is another data set"
         )
 
 
@@ -218,7 +216,9 @@ def tune(
     from nearkin.tuning.search import Search  # noqa: PLC0415
 
     recipe = recipe_of(data, network=network, loss=loss, **settings)
-    places = [f"{key}={where}" for key, where in ranges.items()] if isinstance(ranges, Mapping) else list(ranges)
+    places = (
+        [f"{key}={where}" for key, where in ranges.items()] if isinstance(ranges, Mapping) else list(ranges)
+    )
     plan = plan_search(recipe, places, sampler=sampler, pruner=pruner)
     path = Path(output) if output else Path("runs") / f"tune-{default_output(recipe).name}"
     search = Search.open(path, plan)

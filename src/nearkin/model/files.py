@@ -110,7 +110,8 @@ def _network(about: Mapping[str, Any], module: nn.Module | None, folder: Path) -
 
 
 def _preprocessing(values: Mapping[str, Any]) -> Preprocessing:
-    return Preprocessing(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
+    plain: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    return Preprocessing(**plain)
 
 
 def _transform(about: Mapping[str, Any], network: Network, folder: Path) -> Transform:

@@ -20,9 +20,9 @@ def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
     """Inputs of any kind as samples.
 
     Args:
-        inputs: A path of an image or of a folder of images, one PIL image, text or array, or a list of them; a
-            tensor or array of images (uint8, ``(N, C, H, W)`` or ``(N, H, W, C)``) or vectors ``(N, F)``; a
-            :class:`~nearkin.data.SampleSet` or samples.
+        inputs: A path of an image or of a folder of images, one PIL image, text or array, or a list
+            of them; a tensor or array of images (uint8, ``(N, C, H, W)`` or ``(N, H, W, C)``) or vectors
+            ``(N, F)``; a :class:`~nearkin.data.SampleSet` or samples.
         takes_images: Whether a list of strings is a list of paths (or of texts).
 
     Raises:

@@ -175,7 +175,7 @@ class Model:
 
 
 def _sized(embedder: Embedder, batch_size: int | None) -> Embedder:
-    return replace(embedder, trunk=None, **({} if batch_size is None else {"batch_size": batch_size}))
+    return replace(embedder, trunk=None, batch_size=batch_size or embedder.batch_size)
 
 
 def _name(embedder: Embedder) -> str:

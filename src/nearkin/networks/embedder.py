@@ -34,8 +34,8 @@ class Embedder:
         trunk_cache: The folder for that; by default in the user's cache.
         batch_size: Samples at a time in evaluation.
         workers: Processes that read samples; the batches are the same with any number.
-        transform_spec: How to make ``evaluation_transform`` again, in plain values; ``None`` where it was given
-            in Python.
+        transform_spec: How to make ``evaluation_transform`` again, in plain values; ``None`` where it was
+            given in Python.
     """
 
     network: Network

@@ -41,13 +41,13 @@ class CrossValidation(Protocol):
         """One training per fold, in the run's directory."""
         if self.fold is not None:
             samples, validation = self.fold_splits(data, task.seed, self.fold)
-            return [train(task, run, task.embedder.copy(), samples, validation, observer)]
+            return [train(task, run, task.embedder.copy(), samples, validation=validation, observer=observer)]
         trained = []
         for fold in range(self.folds):
             observer.stage(f"fold {fold + 1} of {self.folds}")
             samples, validation = self.fold_splits(data, task.seed, fold)
             own = Run.open(run.path / fold_name(fold), of_fold(run.description, fold))
-            result = train(task, own, task.embedder.copy(), samples, validation, observer)
+            result = train(task, own, task.embedder.copy(), samples, validation=validation, observer=observer)
             trained.append(replace(result, run=fold_name(fold)))
         return trained
 
@@ -69,7 +69,7 @@ class CrossValidation(Protocol):
         if everything.num_classes < 2 * self.folds:
             raise ValueError(
                 f"{everything.num_classes} training classes in {self.folds} folds leave one with a single "
-                f"class, which has no negatives: lower protocol.folds to {everything.num_classes // 2} or less"
+                f"class, which has no negatives: set protocol.folds={everything.num_classes // 2} or less"
             )
         order = torch.randperm(everything.num_classes, generator=torch.Generator().manual_seed(seed))
         own = torch.zeros(len(order), dtype=torch.bool)

@@ -34,7 +34,7 @@ class FixedValidation(Protocol):
     ) -> list[NetworkResult]:
         """One training, selected on the classes that are held out."""
         samples, validation = self.split(data, task.seed)
-        return [train(task, run, task.embedder.copy(), samples, validation, observer)]
+        return [train(task, run, task.embedder.copy(), samples, validation=validation, observer=observer)]
 
     def split(self, data: DataSet, seed: int) -> tuple[SampleSet, SampleSet]:
         """The samples to learn from and those to select on.

@@ -23,7 +23,7 @@ class Standard(Protocol):
         self, task: Task, run: Run, data: DataSet, observer: Observer, score_test: Scorer | None = None
     ) -> list[NetworkResult]:
         """One training on all classes."""
-        trained = train(task, run, task.embedder.copy(), data.all_classes, None, observer)
+        trained = train(task, run, task.embedder.copy(), data.all_classes, observer=observer)
         stop_after = task.settings.stop_after
         rule = "last epoch" if stop_after is None else "the epoch that the recipe names, training.stop_after"
         return [replace(trained, rule=rule)]

@@ -29,6 +29,8 @@ class StandardBestOnTest(Protocol):
                 "standard_best_on_test selects on the test classes, and cannot be used where these are not "
                 "given, such as in a search"
             )
-        trained = train(task, run, task.embedder.copy(), data.all_classes, score_test, observer)
+        trained = train(
+            task, run, task.embedder.copy(), data.all_classes, validation=score_test, observer=observer
+        )
         rule = "best epoch on TEST classes: the test classes chose the epoch, so their score is too good"
         return [replace(trained, rule=rule)]

@@ -1,4 +1,4 @@
-"""Typed text ⇄ objects: TOML, ``--set``, plug-ins and what the papers used. The only room that knows names."""
+"""Typed text ⇄ objects: TOML, ``--set``, plug-ins, the papers' terms. The only room that knows names."""
 
 from nearkin.recipe.errors import RecipeError
 from nearkin.recipe.opening import open_data

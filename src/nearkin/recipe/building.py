@@ -20,7 +20,6 @@ from nearkin.data.transforms import Transform
 from nearkin.language.guidance import LanguageSettings, guided_by_language
 from nearkin.losses.base import Loss
 from nearkin.losses.base import registry as loss_registry
-from nearkin.model.files import describe as describe
 from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, freeze_batch_norm
 from nearkin.networks.base import Backbone, EmbeddingNetwork
 from nearkin.observer import Observer

@@ -18,7 +18,11 @@ def default_output(recipe: Recipe) -> Path:
     'glyphs-convnet64-proxy_anchor-seed0'
     """
     whole = recipe.resolved()
-    data = Path(whole.data.root).name if whole.data.root and whole.data.name in {"folder", "csv"} else whole.data.name
+    data = (
+        Path(whole.data.root).name
+        if whole.data.root and whole.data.name in {"folder", "csv"}
+        else whole.data.name
+    )
     size = whole.network.embedding_dim or ""
     name = f"{data}-{whole.network.name}{size}-{whole.loss.name}-seed{whole.seed}"
     return Path("runs") / f"{_safe(name)}-{recipe_hash(recipe)}"

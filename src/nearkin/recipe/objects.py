@@ -12,8 +12,8 @@ from typing import Any
 from nearkin import data as data_room
 from nearkin.recipe.choices import PYTHON
 from nearkin.recipe.errors import RecipeError
-from nearkin.recipe.recipe import Recipe
-from nearkin.recipe.sections import SECTIONS, EvaluationRecipe, TrainingRecipe
+from nearkin.recipe.recipe import Recipe, read_toml
+from nearkin.recipe.sections import SECTIONS, TrainingRecipe
 from nearkin.registry import nearest_name
 
 # Keys that are said so often that they need no table.
@@ -27,7 +27,6 @@ _SHORT = {
     "workers": "data.workers",
     "views": "data.views",
 }
-assert set(EvaluationRecipe.model_fields) >= {"recall_at"}
 _OBJECTS = ("transform", "evaluation_transform", "collate")  # of the data
 
 
@@ -51,26 +50,31 @@ def recipe_of(data: Any = None, *, network: Any = None, loss: Any = None, **sett
         if given is not None:
             _choose(values, objects, key, given)
     for key, given in settings.items():
-        if key in SECTIONS and key not in ("training", "evaluation"):
-            _choose(values, objects, key, given)
-        elif key in _OBJECTS:
-            if isinstance(given, str | Mapping):
-                _put(values, f"data.{key}", given)
-            elif given is not None:
-                objects[f"data.{key}"] = given
-        elif key == "preprocessing":
-            objects[key] = given
-        elif key in ("training", "evaluation", "seed", "imports", "terms"):
-            _merge(values, key, given)
-        elif key in _SHORT:
-            _put(values, _SHORT[key], given)
-        else:
-            known = [*SECTIONS, *_SHORT, *_OBJECTS, "seed", "imports", "terms", "preprocessing"]
-            raise RecipeError(f"unknown setting {key}: {nearest_name(key, known)}")
+        if given is not None:
+            _set(values, objects, key, given)
     for key in ("transform", "evaluation_transform"):
         if f"data.{key}" in objects:
             _put(values, f"data.{key}", {"name": PYTHON + _type_name(objects[f"data.{key}"])})
     return Recipe.parse(values, source="settings", objects=objects)
+
+
+def _set(values: dict[str, Any], objects: dict[str, Any], key: str, given: Any) -> None:
+    """Say one setting."""
+    if key in SECTIONS and key not in ("training", "evaluation"):
+        _choose(values, objects, key, given)
+    elif key in _OBJECTS and not isinstance(given, str | Mapping):
+        objects[f"data.{key}"] = given
+    elif key in _OBJECTS:
+        _put(values, f"data.{key}", given)
+    elif key == "preprocessing":
+        objects[key] = given
+    elif key in ("training", "evaluation", "seed", "imports", "terms"):
+        _merge(values, key, given)
+    elif key in _SHORT:
+        _put(values, _SHORT[key], given)
+    else:
+        known = [*SECTIONS, *_SHORT, *_OBJECTS, "seed", "imports", "terms", "preprocessing"]
+        raise RecipeError(f"unknown setting {key}: {nearest_name(key, known)}")
 
 
 def _start(data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -93,8 +97,6 @@ def from_argument(argument: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         RecipeError: There is no such thing.
     """
-    from nearkin.recipe.recipe import read_toml  # noqa: PLC0415
-
     path = Path(argument)
     text = os.fspath(argument)
     if path.suffix.lower() == ".toml":

@@ -29,8 +29,8 @@ def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
         assert settings.name is not None
         if settings.name.startswith("python:"):
             raise ValueError(
-                f"the data of this recipe was given in Python ({settings.name.removeprefix('python:')}): pass "
-                "it again, nearkin.train(my_data, …), or name it as module:object"
+                f"the data of this recipe was given in Python ({settings.name.removeprefix('python:')}): "
+                "pass it again, nearkin.train(my_data, …), or name it as module:object"
             )
         observer.stage(f"opening {settings.name}")
         data_set = _opened(settings.name, settings.root, settings.keywords)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from nearkin.model.files import import_object as import_object
+from nearkin.model.files import import_object
 from nearkin.recipe.errors import RecipeError
 
 

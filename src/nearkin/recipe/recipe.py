@@ -194,15 +194,13 @@ class Recipe(Section):
 
     def _sampler_name(self) -> tuple[str, str]:
         name = self.loss.name
-        loss = self._objects.get("loss", name)
-        if losses.compares_samples(
-            loss if name.startswith(PYTHON) or name in loss_registry else self._own_loss()
-        ):
+        if name.startswith(PYTHON):
+            loss = self._objects.get("loss", len)  # where it was not passed again: taken to compare
+        else:
+            loss = name if name in loss_registry else LossRecipe.maker(name)
+        if losses.compares_samples(loss):
             return "balanced", f"{name} compares the samples of a batch, which needs several of a class"
         return "random", f"{name} compares samples with proxies"
-
-    def _own_loss(self) -> Any:
-        return LossRecipe.maker(self.loss.name)
 
     def resolved(self) -> Recipe:
         """This recipe with every choice made and said."""
@@ -220,7 +218,8 @@ class Recipe(Section):
             if isinstance(value, Choice):
                 _add_defaults(plain[section], value)
         _add_defaults(plain["data"]["transform"], whole.data.transform)
-        return _plain(plain)
+        whole_plain: dict[str, Any] = _plain(plain)
+        return whole_plain
 
     def build(self, observer: Observer | None = None, *, data: Any = None) -> Task:
         """The objects that this recipe names.

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from nearkin import losses
 from nearkin.data.registry import registry as data_sets
-from nearkin.data.transforms import registry as transforms
+from nearkin.data.transform_registry import registry as transforms
 from nearkin.losses.base import registry as loss_registry
 from nearkin.networks import timm_models
 from nearkin.networks.base import registry as networks

@@ -16,9 +16,7 @@ def write_toml(recipe: Recipe) -> str:
     said, complete = recipe.said, recipe.complete()
     chosen = {key: reason for key, (_, reason) in recipe.choices().items()}
     optional = _optional_keys(recipe)
-    lines = [
-        "# What stands in comments was not said: defaults, and what was chosen for the reason beside it."
-    ]
+    lines = ["# What stands in comments was not said: a default, or chosen for the reason beside it."]
     top = {key: value for key, value in complete.items() if not isinstance(value, Mapping)}
     lines += _lines("", {k: v for k, v in said.items() if not isinstance(v, Mapping)}, top, chosen, [])
     for section in type(recipe).model_fields:
@@ -34,7 +32,7 @@ def _section(
     chosen: Mapping[str, str],
     optional: Mapping[str, list[str]],
 ) -> list[str]:
-    own = {"name": said} if isinstance(said, str) else dict(said)
+    own: dict[str, Any] = {"name": said} if isinstance(said, str) else dict(said)
     plain = {key: value for key, value in complete.items() if not isinstance(value, Mapping)}
     lines = [f"[{name}]"]
     own_plain = {key: value for key, value in own.items() if not isinstance(value, Mapping)}

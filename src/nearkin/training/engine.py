@@ -54,6 +54,7 @@ def train(
     run: Run,
     embedder: Embedder,
     samples: SampleSet,
+    *,
     validation: SampleSet | Scorer | None = None,
     observer: Observer | None = None,
 ) -> NetworkResult:
@@ -83,7 +84,7 @@ def train(
     elif task.trackers:
         observer = Observers([observer, *(make(run) for make in task.trackers)])
     with torch.random.fork_rng():
-        training = _Training(task, run, embedder, samples, validation, observer)
+        training = _Training(task, run, embedder, samples, validation=validation, observer=observer)
         try:
             return training.run_to_the_end()
         except (RuntimeError, ConnectionError, EOFError) as error:
@@ -112,6 +113,7 @@ class _Training:
         run: Run,
         embedder: Embedder,
         samples: SampleSet,
+        *,
         validation: SampleSet | Scorer | None,
         observer: Observer,
     ) -> None:

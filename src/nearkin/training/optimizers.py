@@ -25,6 +25,7 @@ registry.register("rmsprop")(torch.optim.RMSprop)
 @register("sgd")
 def sgd(
     params: Groups,
+    *,
     lr: float = 1e-3,
     momentum: float = 0.9,
     dampening: float = 0.0,
@@ -56,11 +57,12 @@ def find(name: str) -> Callable[..., Optimizer]:
         from nearkin.networks.timm_models import import_timm  # noqa: PLC0415  (seconds long)
 
         import_timm()
-        from timm.optim import get_optimizer_class, list_optimizers  # noqa: PLC0415
+        from timm import optim as timm_optim  # noqa: PLC0415
 
-        if rest not in list_optimizers():
-            raise ValueError(f"timm has no optimizer {rest!r}: {nearest_name(rest, list_optimizers())}")
-        timm_class: Callable[..., Optimizer] = get_optimizer_class(rest, bind_defaults=True)
+        timm: Any = timm_optim
+        if rest not in timm.list_optimizers():
+            raise ValueError(f"timm has no optimizer {rest!r}: {nearest_name(rest, timm.list_optimizers())}")
+        timm_class: Callable[..., Optimizer] = timm.get_optimizer_class(rest, bind_defaults=True)
         return timm_class
     return registry.get(name)
 

@@ -29,7 +29,7 @@ class SplitSummary:
     Attributes:
         samples: How many.
         classes: How many.
-        class_names: All of them; empty where a result was written before they were kept, or they are too many.
+        class_names: All of them; empty in old results, and where they are too many.
         fingerprint: Changes when a sample or a label does; empty in old results.
     """
 

@@ -33,8 +33,8 @@ _COMPLAINTS = {
     "one point. Try a smaller optimizer.lr, or loss.mining=semi_hard",
     "solved": f"the loss has been exactly 0 for {_PATIENCE} batches: it finds no pair to learn from. Try "
     "harder mining or a larger margin, or stop here",
-    "alone": f"the loss has been exactly 0 for {_PATIENCE} batches: no sample has a positive in its batch. Try "
-    "sampler.name=balanced, or a larger sampler.batch_size",
+    "alone": f"the loss has been exactly 0 for {_PATIENCE} batches: no sample has a positive in its batch. "
+    "Try sampler.name=balanced, or a larger sampler.batch_size",
     "still": f"the proxies have not moved for {_PATIENCE} batches. Try a larger loss.lr (without one, it is "
     "loss.lr_factor times optimizer.lr)",
     "run_away": f"the proxies run away: they are more than {_RUN_AWAY:g} times as long as at the start, and "
@@ -137,7 +137,7 @@ class Watchdogs:
 
     @torch.no_grad()
     def _measure(self, seen: Glimpse) -> tuple[float, bool, float, float]:
-        """Similarity of negatives, whether there are positives, relative length and movement of the proxies."""
+        """Similarity of negatives, whether there are positives, length and movement of the proxies."""
         units = normalize(seen.embeddings.float())
         negatives = seen.labels.unsqueeze(1) != seen.labels
         found = negatives.sum()
