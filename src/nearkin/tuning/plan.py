@@ -11,12 +11,14 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from nearkin import losses
 from nearkin.atomic import write_json
 from nearkin.losses import Choices, Range
+from nearkin.losses.base import registry as loss_registry
 from nearkin.losses.search_space import SearchSpace
-from nearkin.recipe.recipe import override
-from nearkin.training import Recipe, RecipeError, RunError
+from nearkin.protocols import FixedValidation
+from nearkin.recipe import Recipe, RecipeError, override
+from nearkin.recipe.sections import ProtocolRecipe
+from nearkin.training import RunError
 from nearkin.training.run import first_difference
 
 Sampler = Literal["tpe", "random", "grid"]
@@ -67,11 +69,8 @@ class SearchPlan:
 
     def own_values(self) -> Values | None:
         """What the recipe itself says, if it says all of it and a search would look there."""
-        recipe = self.recipe.to_dict()
-        defaults = {
-            f"loss.{name}": value for name, value in losses.describe(recipe["loss"]["name"]).defaults.items()
-        }
-        own = {key: _look_up(recipe, key, defaults.get(key)) for key in self.space}
+        recipe = self.recipe.complete()
+        own = {key: _look_up(recipe, key, None) for key in self.space}
         return own if all(_inside(value, self.space[key]) for key, value in own.items()) else None
 
     def trial_recipe(self, values: Values) -> Recipe:
@@ -81,19 +80,15 @@ class SearchPlan:
     def final_recipe(self, values: Values, epoch: int) -> Recipe:
         """The recipe of the retraining: all training classes, as far as the epoch that validation chose."""
         epochs = self.recipe.training.epochs
-        return self.recipe.changed(
-            values
-            | {
-                "protocol.name": "standard",
-                "protocol.validation_share": None,
-                "training.stop_after": epoch if epoch < epochs else None,
-            }
+        without = self.recipe.changed({"protocol": None})
+        return without.changed(
+            values | {"protocol.name": "standard", "training.stop_after": epoch if epoch < epochs else None}
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "recipe": self.recipe.to_dict(),
+            "recipe": self.recipe.said,
             "space": {
                 key: {"kind": type(values).__name__.lower()} | asdict(values)
                 for key, values in self.space.items()
@@ -149,14 +144,15 @@ def plan_search(
     for name, given, allowed in (("sampler", sampler, Sampler), ("pruner", pruner, Pruner)):
         if given not in get_args(allowed):
             raise ValueError(f"{name}={given!r} must be one of: {', '.join(get_args(allowed))}")
-    if recipe.protocol.name != "fixed_validation":
+    protocol = ProtocolRecipe.maker(recipe.protocol.name)(**recipe.protocol.keywords)
+    if not isinstance(protocol, FixedValidation):
         raise ValueError(
             f"a search selects on validation classes, and protocol.name={recipe.protocol.name} has none for "
             "it: leave protocol.name=fixed_validation"
         )
-    if recipe.protocol.validation_share is None:
+    if protocol.validation_share is None:
         recipe = recipe.changed({"protocol.validation_share": VALIDATION_SHARE})
-    space = {f"loss.{key}": values for key, values in losses.get(recipe.loss.name).search_space.items()}  # type: ignore[attr-defined]
+    space = dict(own_space(recipe))
     for text in ranges:
         key, values = parse_range(recipe, text)
         space[key] = values
@@ -170,14 +166,22 @@ def plan_search(
     return plan
 
 
+def own_space(recipe: Recipe) -> SearchSpace:
+    """Where to look for the hyperparameters of a recipe's loss; empty for a loss that does not say."""
+    name = recipe.loss.name
+    loss = loss_registry.get(name) if name in loss_registry else recipe.objects.get("loss")
+    own: SearchSpace = getattr(loss, "search_space", {})
+    return {f"loss.{key}": values for key, values in own.items()}
+
+
 def parse_range(recipe: Recipe, text: str) -> tuple[str, Range | Choices]:
     """``KEY=LOW:HIGH``, ``KEY=LOW:HIGH:STEP``, ``KEY=LOW:HIGH:log`` or ``KEY=ONE,ANOTHER``.
 
-    >>> parse_range(Recipe(), "optimizer.lr=1e-4:1e-2:log")
+    >>> parse_range(Recipe.parse({}), "optimizer.lr=1e-4:1e-2:log")
     ('optimizer.lr', Range(low=0.0001, high=0.01, step=None, log=True, whole=False))
-    >>> parse_range(Recipe(), "network.embedding_dim=32:128:32")[1].points()
+    >>> parse_range(Recipe.parse({}), "network.embedding_dim=32:128:32")[1].points()
     [32, 64, 96, 128]
-    >>> parse_range(Recipe(), "network.pooling=avg,max")
+    >>> parse_range(Recipe.parse({}), "network.pooling=avg,max")
     ('network.pooling', Choices(values=('avg', 'max')))
     """
     key, equals, where = (part.strip() for part in text.partition("="))

@@ -18,12 +18,14 @@ from filelock import FileLock, Timeout
 from optuna.trial import FrozenTrial, TrialState
 
 from nearkin.atomic import write_json
-from nearkin.protocols.execution import Finished, execute
-from nearkin.protocols.training_data import TrainingData, open_data, without_test
-from nearkin.training import Observer, Run, RunError, TrainingError
+from nearkin.data import DataSet
+from nearkin.observer import Observer
+from nearkin.protocols import execute, prepared
+from nearkin.recipe import Recipe, open_data
+from nearkin.training import Description, Run, RunError, TrainingError
 from nearkin.tuning.plan import SearchPlan, Values
 from nearkin.tuning.strategy import pruner_of, sampler_of, suggest
-from nearkin.tuning.trial import Outcome, Report, forget_weights, run_trial
+from nearkin.tuning.trial import Report, TrialOutcome, forget_weights, run_trial
 
 _LOCK_SECONDS = 60.0
 _POLL_SECONDS = 0.5
@@ -46,6 +48,7 @@ class TrialRecord:
         score: The first Recall@k on validation classes, if it has one.
         epoch: Of that score.
         error: Why it failed.
+        map_at_r: Of the score's epoch: it decides between equals.
     """
 
     number: int
@@ -54,6 +57,7 @@ class TrialRecord:
     score: float | None
     epoch: int | None
     error: str | None
+    map_at_r: float = 0.0
 
 
 class SearchObserver(Observer):
@@ -106,6 +110,7 @@ class Search:
         total = min(trials, self.plan.grid_size) if self.plan.sampler == "grid" else trials
         try:
             with FileLock(self.path / "search.lock", timeout=0):
+                self._check(jobs, observer)
                 self._recover(total)
                 news = _News(self, observer)
                 observer.search_begin(total)
@@ -122,8 +127,19 @@ class Search:
             raise RunError(f"another process is searching in {self.path}") from None
         return records
 
+    def _check(self, jobs: int, observer: Observer) -> None:
+        """Build a trial's task once, so that what cannot be is told before any trial."""
+        if jobs > 1 and self.plan.recipe.objects:
+            given = ", ".join(sorted(self.plan.recipe.objects))
+            raise RunError(
+                f"{given} given in Python cannot be sent to other processes: use jobs=1, or name it as "
+                "module:object"
+            )
+        if len(self.records()) == 0:
+            self.plan.recipe.build(observer)
+
     def best(self) -> TrialRecord:
-        """The trial with the best validation score, the earlier one of equals.
+        """The trial with the best validation score; of equals that with the better MAP@R, then the earlier.
 
         Raises:
             RunError: No trial came to its end.
@@ -132,22 +148,33 @@ class Search:
         if not done:
             failed = next((record.error for record in self.records() if record.error), "none was finished")
             raise RunError(f"no trial of {self.path} came to its end: {failed}")
-        return max(done, key=lambda record: (record.score or 0.0, -record.number))
+        return max(done, key=lambda record: (record.score or 0.0, record.map_at_r, -record.number))
 
     def best_run(self) -> Run:
         """The run on all training classes with the best trial's values, as far as its best epoch."""
         best = self.best()
         assert best.epoch is not None
         recipe = self.plan.final_recipe(best.values, best.epoch)
+        description = Description(recipe.to_toml(), recipe.complete())
         if self._best_path.exists():
             begun = Run.existing(self._best_path)
-            if begun.recipe != recipe and begun.result() is None:  # more trials have found better values
+            if begun.terms != description.terms and not begun.finished:  # more trials found better values
                 shutil.rmtree(self._best_path)
-        return Run.open(self._best_path, recipe)
+        return Run.open(self._best_path, description)
 
-    def finish(self, observer: Observer | None = None) -> Finished:
+    def best_recipe(self) -> Recipe:
+        """The recipe on all training classes with the best trial's values."""
+        best = self.best()
+        assert best.epoch is not None
+        return self.plan.final_recipe(best.values, best.epoch)
+
+    def finish(self, observer: Observer | None = None) -> Run:
         """Train on all training classes with the best trial's values, and open the test split, once."""
-        return execute(self.best_run(), observer)
+        run = self.best_run()
+        if run.finished:
+            return run
+        task = self.best_recipe().build(observer)
+        return execute(task, Run.open(self._best_path, task.description), observer)
 
     @property
     def _best_path(self) -> Path:
@@ -257,7 +284,7 @@ class _Worker:
     def __init__(self, search: Search, total: int, observer: Observer, news: _News | None = None) -> None:
         self.search, self.plan, self.total = search, search.plan, total
         self.observer, self.news = observer, news
-        self._data: TrainingData | None = None
+        self._data: DataSet | None = None
 
     def work(self) -> None:
         with self.search.study() as study:
@@ -296,8 +323,10 @@ class _Worker:
         values = _readable({key: suggest(trial, key, where) for key, where in self.plan.space.items()})
         path = self.search.trial_path(number)
         try:
-            run = Run.open(path, self.plan.trial_recipe(values))
-            outcome = run_trial(run, self.data, _reporter(trial), self.observer)
+            task = self.plan.trial_recipe(values).build(self.observer, data=self.data)
+            run = Run.open(path, task.description)
+            seen = prepared(task.embedder, task.data, self.observer)
+            outcome = run_trial(task, run, seen, _reporter(trial), self.observer)
         except (ValueError, TrainingError) as error:
             trial.set_user_attr("error", " ".join(str(error).split()))
             study.tell(trial, state=TrialState.FAIL)
@@ -305,18 +334,19 @@ class _Worker:
         self._tell(study, trial, outcome)
         forget_weights(run)
 
-    def _tell(self, study: optuna.Study, trial: optuna.Trial, outcome: Outcome) -> None:
+    def _tell(self, study: optuna.Study, trial: optuna.Trial, outcome: TrialOutcome) -> None:
         trial.set_user_attr("epoch", outcome.epoch)
+        trial.set_user_attr("map_at_r", outcome.map_at_r)
         if outcome.given_up:
             study.tell(trial, state=TrialState.PRUNED)
         else:
             study.tell(trial, outcome.score)
 
     @property
-    def data(self) -> TrainingData:
+    def data(self) -> DataSet:
         """The training classes; the test split is let go of before anybody could look."""
         if self._data is None:
-            self._data = without_test(open_data(self.plan.recipe, self.observer))
+            self._data = open_data(self.plan.recipe, self.observer).without_test()
         return self._data
 
 
@@ -337,6 +367,7 @@ def _record(number: int, trial: FrozenTrial) -> TrialRecord:
         trial.value,
         attributes.get("epoch"),
         attributes.get("error"),
+        attributes.get("map_at_r", 0.0),
     )
 
 
