@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from interruptions import Interruption, StopAtBatch
+from running import execute, new_run
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -14,8 +15,8 @@ from nearkin.data import ImageArray, SampleSet
 from nearkin.language import guidance
 from nearkin.language.guidance import guided_by_language
 from nearkin.networks import timm_models
-from nearkin.protocols import execute
-from nearkin.training import Observer, Recipe, RecipeError, Run
+from nearkin.recipe import Recipe, RecipeError
+from nearkin.training import Observer
 
 
 class LetterCounts:
@@ -42,7 +43,7 @@ def with_language(values, loss="multi_similarity", **language):
 
 
 def finish(path, values):
-    execute(Run.open(path, Recipe.parse(values)))
+    execute(new_run(path, Recipe.parse(values)))
     result = json.loads((path / "result.json").read_text())
     result.pop("recipe")
     return result
@@ -63,7 +64,7 @@ def test_guidance_changes_the_training_and_weight_zero_does_not(small_recipe, en
 def test_an_interrupted_run_ends_with_the_same_result(loss, small_recipe, encoder, tmp_path):
     values = with_language(small_recipe, loss)
     whole = finish(tmp_path / "whole", values)
-    run = Run.open(tmp_path / "broken", Recipe.parse(values))
+    run = new_run(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
         execute(run, StopAtBatch(8))
     encoder.letters = "abcde" * 5 + "z"  # what was said at the beginning counts, and it is in the checkpoint

@@ -3,29 +3,37 @@ from __future__ import annotations
 import pytest
 import torch
 from PIL import Image
+from running import execute, new_run
 
+from nearkin import protocols
 from nearkin.evaluation import retrieval_scores
-from nearkin.protocols import execute, fixed_validation, open_data
-from nearkin.protocols.disclosure import disclosure
-from nearkin.training import Recipe, Run
+from nearkin.protocols import fixed_validation
+from nearkin.recipe import Recipe, open_data
+from nearkin.training import Run
 
 
 def test_a_finished_run_is_only_read(small_recipe, tmp_path, monkeypatch):
-    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
+    run = new_run(tmp_path / "run", Recipe.parse(small_recipe))
     first = execute(run)
-    monkeypatch.setattr(fixed_validation, "train", lambda *_: pytest.fail("trained again"))
-    again = execute(run)
+    monkeypatch.setattr(fixed_validation, "train", lambda *_, **__: pytest.fail("trained again"))
+    again = Run.existing(run.path)
+    assert again.finished
     assert again.result == first.result
-    assert again.opened is None
+    assert again.result.opened is None
+    assert protocols.execute(run.recipe.build(), again) is again
 
 
 def test_the_result_discloses_what_was_done(small_recipe, tmp_path):
-    result = execute(Run.open(tmp_path / "run", Recipe.parse(small_recipe))).result
-    assert result["data"]["train"] == {"images": 216, "classes": 27}
-    assert result["data"]["test"] == {"images": 240, "classes": 30}
-    assert result["recipe"]["loss"]["name"] == "proxy_anchor"
-    assert {"torch", "nearkin", "python"} <= set(result["disclosure"]["libraries"])
-    assert result["network"]["preprocessing"]["size"] == 16
+    result = execute(new_run(tmp_path / "run", Recipe.parse(small_recipe))).result
+    assert (result.data.train.samples, result.data.train.classes) == (216, 27)
+    assert (result.data.test.samples, result.data.test.classes) == (240, 30)
+    assert len(result.data.test.class_names) == 30
+    assert not {*result.data.test.class_names} & {*result.data.train.class_names}
+    assert len({result.data.train.fingerprint, result.data.test.fingerprint}) == 2
+    assert result.recipe["loss"]["name"] == "proxy_anchor"
+    assert result.chosen["sampler.name"] == "proxy_anchor compares samples with proxies"
+    assert {"torch", "nearkin", "python"} <= set(result.disclosure["libraries"])
+    assert result.network["preprocessing"]["size"] == 16
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ def photos(tmp_path, monkeypatch):
 
 
 def test_a_bad_image_stops_the_run_before_training(photos, tmp_path):
-    run = Run.open(tmp_path / "run", Recipe.parse(photos))
+    run = new_run(tmp_path / "run", Recipe.parse(photos))
     with pytest.raises(ValueError, match=r"1 images cannot be read: .*notes.jpg: .*--skip-bad"):
         execute(run)
     assert run.metrics() == []
@@ -58,37 +66,37 @@ def test_a_bad_image_stops_the_run_before_training(photos, tmp_path):
 
 def test_bad_images_are_left_out_and_disclosed_on_request(photos, tmp_path):
     photos["data"]["skip_bad"] = True
-    result = execute(Run.open(tmp_path / "run", Recipe.parse(photos))).result
-    assert result["data"]["train"] == {"images": 8, "classes": 2}
-    assert "notes.jpg" in result["data"]["notes"][-1]
+    result = execute(new_run(tmp_path / "run", Recipe.parse(photos))).result
+    assert (result.data.train.samples, result.data.train.classes) == (8, 2)
+    assert "notes.jpg" in result.data.notes[-1]
 
 
 def test_one_validation_class_is_too_few(photos, tmp_path):
     photos["data"]["skip_bad"] = True
     photos["protocol"] = {"validation_share": 0.5}
-    with pytest.raises(ValueError, match="validation_share=0.5 of 2 classes"):
-        execute(Run.open(tmp_path / "run", Recipe.parse(photos)))
+    with pytest.raises(ValueError, match="2 training classes are too few for protocol.validation_share=0.5"):
+        execute(new_run(tmp_path / "run", Recipe.parse(photos)))
 
 
 @pytest.mark.slow
 def test_a_trained_network_beats_raw_pixels_by_far(glyphs_root, tmp_path):
-    run = Run.open(tmp_path / "run", Recipe.parse({"data": {"root": str(glyphs_root)}}))
+    run = new_run(tmp_path / "run", Recipe.parse({"data": {"root": str(glyphs_root)}}))
     test = open_data(run.recipe).test
     raw = retrieval_scores(test.samples.pixels.flatten(1).float(), test.labels, recall_at=(1,)).recall_at[1]
     assert raw < 0.45
-    assert execute(run).result["test"]["recall_at_1"] > raw + 0.2
+    assert execute(run).result.test.recall_at[1] > raw + 0.2
 
 
 def test_a_run_keeps_the_scores_of_every_query_and_what_it_took(small_recipe, tmp_path):
-    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
+    run = new_run(tmp_path / "run", Recipe.parse(small_recipe))
     assert run.queries() is None
     assert run.cost() is None
     finished = execute(run)
     scores, labels = run.queries()
-    assert scores.to_dict() == finished.result["test"]
-    assert labels.equal(finished.opened.queries.labels)
+    assert scores.to_dict() == finished.result.test.to_dict()
+    assert labels.equal(finished.result.opened.queries.labels)
     again = scores.per_query.scores((1,))["recall_at_1"].mean().item()
-    assert again == pytest.approx(finished.result["test"]["recall_at_1"])
+    assert again == pytest.approx(finished.result.test.recall_at[1])
     cost = run.cost()
     seconds = sum(row["seconds"] for row in run.metrics()[1:])
     assert cost["training_seconds"] == pytest.approx(seconds, abs=1e-3)
@@ -100,11 +108,11 @@ def test_the_disclosure_says_what_the_score_depends_on(small_recipe, tmp_path):
         "loss": {"name": "margin"},
         "network": small_recipe["network"] | {"head_lr_factor": 5},
     }
-    told = execute(Run.open(tmp_path / "run", Recipe.parse(values))).result["disclosure"]
+    told = execute(new_run(tmp_path / "run", Recipe.parse(values))).result.disclosure
     assert told["learning rates"] == pytest.approx({"backbone": 2e-3, "head": 1e-2, "loss": 2e-2})
     assert told["hyperparameters"]["mining"] == "distance_weighted"
     assert (told["network"], told["pooling"], told["batch norm"]) == ("convnet", "avg", "trained")
     assert (told["weights"], told["embedding size"]) == ("random, seed 0", 16)
     assert told["libraries"]["torch"] == torch.__version__
-    other = disclosure(Recipe.parse(values | {"seed": 1}))
+    other = Recipe.parse(values | {"seed": 1}).build().disclosure
     assert {key for key in told if told[key] != other[key]} == {"seed", "weights", "hash of the weights"}

@@ -1,28 +1,28 @@
 from __future__ import annotations
 
 import pytest
+from running import execute, new_run
 
-from nearkin.protocols import execute, open_data
-from nearkin.training import Recipe, RecipeError, Run
+from nearkin.recipe import Recipe, RecipeError, open_data
 
 
 def test_standard_trains_on_every_class_that_is_not_for_testing(small_recipe, tmp_path):
     values = small_recipe | {"protocol": {"name": "standard"}}
-    result = execute(Run.open(tmp_path / "run", Recipe.parse(values))).result
-    assert result["selection"] == {"rule": "last epoch", "epoch": 2}
-    assert result["data"]["train"] == {"images": 240, "classes": 30}
-    assert result["validation"] is None
-    assert result["data"]["validation"] is None
+    result = execute(new_run(tmp_path / "run", Recipe.parse(values))).result
+    assert (result.rule, result.epoch) == ("last epoch", 2)
+    assert (result.data.train.samples, result.data.train.classes) == (240, 30)
+    assert result.validation is None
+    assert result.data.validation is None
 
 
 def test_a_training_stops_where_the_recipe_says_on_the_same_schedule(small_recipe, tmp_path):
     values = small_recipe | {"protocol": {"name": "standard"}, "training": {"epochs": 4}}
-    whole = Run.open(tmp_path / "whole", Recipe.parse(values))
+    whole = new_run(tmp_path / "whole", Recipe.parse(values))
     execute(whole)
-    stopped = Run.open(tmp_path / "stopped", whole.recipe.changed({"training.stop_after": 2}))
+    stopped = new_run(tmp_path / "stopped", whole.recipe.changed({"training.stop_after": 2}))
     result = execute(stopped).result
-    assert result["selection"]["epoch"] == 2
-    assert "training.stop_after" in result["selection"]["rule"]
+    assert result.epoch == 2
+    assert "training.stop_after" in result.rule
     timeless = [[{**row, "seconds": 0} for row in run.metrics()] for run in (stopped, whole)]
     assert timeless[0] == timeless[1][:3]
 

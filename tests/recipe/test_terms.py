@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from nearkin import losses
+from nearkin.recipe import Recipe, RecipeError
 from nearkin.recipe.terms import published
-from nearkin.training import Recipe, RecipeError
-from nearkin.training.optimization import learning_rate_factor
+from nearkin.training.schedules import MultiStep
 
 
 @pytest.mark.parametrize("loss", sorted(published()))
@@ -16,29 +16,27 @@ def test_published_terms_are_a_whole_recipe_that_may_be_changed(loss):
     assert recipe.loss.name == loss
     assert recipe.network.name in {"bninception", "resnet50"}
     assert (recipe.network.embedding_dim, recipe.network.weights) == (7, "imagenet")  # None says nothing
-    assert Recipe.parse(recipe.to_dict()) == recipe  # what a run directory keeps is complete
+    assert Recipe.parse(recipe.complete()).complete() == recipe.complete()  # what a run directory keeps
     assert published()[loss]
 
 
 def test_losses_differ_in_everything_under_published_terms_and_in_nothing_else_under_equal_ones():
     def apart_from_the_loss(terms, name):
-        values = Recipe.parse({"terms": terms, "loss": {"name": name}}).to_dict()
+        values = Recipe.parse({"terms": terms, "loss": {"name": name}}).complete()
         return {key: value for key, value in values.items() if key != "loss"}
 
     names = sorted(published())
     assert len({str(apart_from_the_loss("published", name)) for name in names}) == len(names)
     for proxies in (True, False):
-        kin = [
-            name for name in losses.names() if getattr(losses.get(name), "needs_classes", False) == proxies
-        ]
-        assert len({str(apart_from_the_loss("equal", name)) for name in kin}) == 1
+        alike = [name for name in losses.names() if losses.compares_samples(name) != proxies]
+        assert len({str(apart_from_the_loss("equal", name)) for name in alike}) == 1
 
 
 def test_the_thesis_has_terms_for_each_of_its_experiments():
     thesis = {"network": {"name": "resnet50"}, "data": {"name": "sop", "root": "x"}}
     recipe = Recipe.parse({"terms": "thesis", "loss": {"name": "margin"}, **thesis})
     assert (recipe.optimizer.name, recipe.optimizer.lr, recipe.training.epochs) == ("adamw", 6e-4, 100)
-    assert (recipe.schedule.name, recipe.schedule.every, recipe.schedule.factor) == ("step", 10, 0.25)
+    assert (recipe.schedule.name, recipe.schedule.keywords) == ("step", {"every": 10, "factor": 0.25})
     assert recipe.sampler.model_dump() == {"name": "balanced", "batch_size": 100, "images_per_class": 5}
     assert recipe.loss.keywords == {"margin": 0.5, "beta": 1.2, "mining": "distance_weighted"}
     assert recipe.loss.lr == 5e-5
@@ -65,9 +63,9 @@ def test_the_thesis_has_terms_for_each_of_its_experiments():
         ({"terms": "thesis"}, "the thesis has no terms for convnet on glyphs"),
         ({"terms": "thesis", "loss": {"name": "nca"}}, "the thesis has no terms for nca"),
         ({"terms": "fair"}, "terms: input should be"),
-        ({"schedule": {"name": "multi_step"}}, "needs them"),
-        ({"schedule": {"milestones": [3]}}, "milestones go with"),
-        ({"schedule": {"name": "multi_step", "milestones": [3, 2]}}, "must rise"),
+        ({"schedule": {"name": "multi_step"}}, "milestones"),
+        ({"schedule": {"milestones": [3]}}, "has no keyword 'milestones'"),
+        ({"schedule": {"name": "multi_step", "milestones": [3, 2]}}, "must be rising"),
         ({"optimizer": {"name": "sgd", "eps": 0.1}}, "sgd"),
     ],
 )
@@ -78,5 +76,6 @@ def test_mistakes_are_named(values, message):
 
 def test_multi_step_falls_at_its_milestones():
     schedule = Recipe.parse({"terms": "published", "loss": {"name": "soft_triple"}}).schedule
-    factors = [learning_rate_factor(schedule, 50, epoch) for epoch in (0, 18.9, 19, 38.9, 39, 49)]
+    falls = MultiStep(**schedule.keywords)
+    factors = [falls(epoch, 50, 0) for epoch in (0, 18.9, 19, 38.9, 39, 49)]
     assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 from interruptions import Interruption, StopAfterEpoch
+from running import execute, new_run
 from torch import nn
 
-from nearkin.protocols import execute
-from nearkin.training import Recipe, Run, engine
+from nearkin.recipe import Recipe
+from nearkin.training import engine
 from nearkin.training.averaging import WeightAverage
 
 
@@ -56,19 +57,19 @@ def test_the_average_is_what_is_selected_and_kept_and_resumed(small_recipe, tmp_
         return finish(self)
 
     monkeypatch.setattr(engine._Training, "_finish", spying)
-    run = Run.open(tmp_path / "run", Recipe.parse(values | {"protocol": {"name": "standard"}}))
+    run = new_run(tmp_path / "run", Recipe.parse(values | {"protocol": {"name": "standard"}}))
     execute(run)
     weights, shadow = run.read_network(), shadows[0]
     assert shadow.pop("steps") > 3
     assert all(torch.equal(weights[name], value) for name, value in shadow.items())
-    plain = Run.open(tmp_path / "plain", Recipe.parse(small_recipe | {"training": {"epochs": 3}}))
+    plain = new_run(tmp_path / "plain", Recipe.parse(small_recipe | {"training": {"epochs": 3}}))
     execute(plain)
-    averaged = Run.open(tmp_path / "averaged", Recipe.parse(values))
+    averaged = new_run(tmp_path / "averaged", Recipe.parse(values))
     execute(averaged)
     scores = [[row["recall_at_1"] for row in one.metrics()] for one in (plain, averaged)]
     assert scores[0][0] == scores[1][0]
     assert scores[0][1:] != scores[1][1:]
-    broken = Run.open(tmp_path / "broken", Recipe.parse(values))
+    broken = new_run(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
         execute(broken, StopAfterEpoch(2))
     execute(broken)

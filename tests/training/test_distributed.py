@@ -10,10 +10,11 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from running import execute, new_run
 
 from nearkin import losses, networks
-from nearkin.protocols import execute
-from nearkin.training import Recipe, Run
+from nearkin.recipe import Recipe
+from nearkin.training import Run
 from nearkin.training.distributed import Processes, is_first_process
 from nearkin.training.gradient_caching import backward_in_chunks
 
@@ -139,7 +140,7 @@ def test_only_the_first_process_writes(environment, first, monkeypatch, tmp_path
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert is_first_process() == first
-    run = Run.open(tmp_path / "run", Recipe())
+    run = new_run(tmp_path / "run", Recipe.parse({}))
     run.write_metrics([{"epoch": 0}])
     assert (tmp_path / "run").exists() == first
 
@@ -189,7 +190,7 @@ def assert_alike(found: Run, expected: Run) -> None:
 def test_torchrun_ends_where_a_single_process_does(shared_recipe, tmp_path):
     recipe = Recipe.parse(shared_recipe)
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
-    alone = Run.open(tmp_path / "alone", recipe)
+    alone = new_run(tmp_path / "alone", recipe)
     execute(alone)
     printed = finish(tmp_path / "recipe.toml", tmp_path / "two")
     assert printed.count("Recall@1") == 1
@@ -229,7 +230,7 @@ def test_killed_processes_end_with_the_same_result(small_recipe, tmp_path):
     (tmp_path / "recipe.toml").write_text(Recipe.parse(recipe).to_toml())
     finish(tmp_path / "recipe.toml", tmp_path / "whole")
     whole = Run.existing(tmp_path / "whole")
-    assert "each of 2 processes has its own batch norm" in whole.result()["warnings"][0]
+    assert "each of 2 processes has its own batch norm" in whole.result.warnings[0]
     process = train_in_two(tmp_path / "recipe.toml", tmp_path / "killed")
     metrics = tmp_path / "killed" / "metrics.jsonl"
     while not metrics.exists() or metrics.read_text().count("\n") < 4:

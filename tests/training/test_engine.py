@@ -6,17 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 from interruptions import Interruption, StopAtBatch
+from running import execute, load_network, new_run
 
 from nearkin import losses
-from nearkin.protocols import execute, open_data, score_test
+from nearkin.protocols import score_test
+from nearkin.recipe import Recipe, open_data
 from nearkin.sampling import base as sampling
-from nearkin.training import Recipe, Run, TrainingError, build_network, load_network
+from nearkin.training import Run, TrainingError
 
 HERE = Path(__file__).parent
 
 
 def finish(path: Path, values: dict) -> str:
-    execute(Run.open(path, Recipe.parse(values)))
+    execute(new_run(path, Recipe.parse(values)))
     return (path / "result.json").read_text()
 
 
@@ -36,23 +38,23 @@ def test_training_learns(loss, small_recipe, tmp_path):
         "loss": {"name": loss},
         "training": {"epochs": 6},
     }
-    run = Run.open(tmp_path / "run", Recipe.parse(values))
+    run = new_run(tmp_path / "run", Recipe.parse(values))
     finished = execute(run)
     rows = run.metrics()
     assert [row["epoch"] for row in rows] == list(range(7))
     assert rows[-1]["loss"] < rows[1]["loss"]
-    untrained = score_test(build_network(run.recipe), open_data(run.recipe), run.recipe)
-    assert finished.result["test"]["recall_at_1"] > untrained.scores.recall_at[1] + 0.1
+    untrained = score_test(run.recipe.build().embedder, open_data(run.recipe), (1,))
+    assert finished.result.test.recall_at[1] > untrained.scores.recall_at[1] + 0.1
 
 
 # Six batches make an epoch: in mid-epoch, at its last batch, at the first of the second.
 @pytest.mark.parametrize("step", [3, 6, 7, 11])
 def test_an_interrupted_run_ends_with_the_same_result(step, small_recipe, tmp_path):
     whole = finish(tmp_path / "whole", small_recipe)
-    run = Run.open(tmp_path / "broken", Recipe.parse(small_recipe))
+    run = new_run(tmp_path / "broken", Recipe.parse(small_recipe))
     with pytest.raises(Interruption):
         execute(run, StopAtBatch(step))
-    assert run.result() is None
+    assert not run.finished
     assert finish(run.path, small_recipe) == whole
     assert run.metrics()[-1]["recall_at_1"] == Run.existing(tmp_path / "whole").metrics()[-1]["recall_at_1"]
 
@@ -61,7 +63,7 @@ def test_a_checkpoint_in_mid_epoch_is_gone_on_from(small_recipe, tmp_path, monke
     monkeypatch.setattr("nearkin.training.engine._LOOK_EVERY", 2)
     values = small_recipe | {"training": {"epochs": 2, "checkpoint_minutes": 1e-9}}
     whole = finish(tmp_path / "whole", values)
-    run = Run.open(tmp_path / "broken", Recipe.parse(values))
+    run = new_run(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
         execute(run, StopAtBatch(5))
     assert run.last_checkpoint().state["batch"] == 4
@@ -83,7 +85,7 @@ def test_samplers_that_look_at_embeddings_are_refreshed_and_resumed(
     monkeypatch.setattr(maker, "refresh", lambda self, e: (refreshed.append(e.shape), refresh(self, e)))
     whole = finish(tmp_path / "whole", values)
     assert refreshed[0] == (216, 16)
-    run = Run.open(tmp_path / "broken", Recipe.parse(values))
+    run = new_run(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
         execute(run, StopAtBatch(5))
     assert run.last_checkpoint().state["batch"] == 4
@@ -103,26 +105,26 @@ def test_a_broken_loss_stops_with_a_clear_message_and_keeps_the_checkpoint(small
 
     try:
         values = small_recipe | {"loss": {"name": "explodes_in_epoch_two"}}
-        run = Run.open(tmp_path / "run", Recipe.parse(values))
+        run = new_run(tmp_path / "run", Recipe.parse(values))
         with pytest.raises(TrainingError, match=r"epoch 2, batch \d+: .*finite"):
             execute(run)
     finally:
         losses.unregister("explodes_in_epoch_two")
     assert run.last_checkpoint().state["epoch"] == 1
-    assert run.result() is None
+    assert not run.finished
 
 
 def test_bf16_trains(small_recipe, tmp_path):
     values = small_recipe | {"training": {"epochs": 1, "precision": "bf16"}}
-    run = Run.open(tmp_path / "run", Recipe.parse(values))
+    run = new_run(tmp_path / "run", Recipe.parse(values))
     finished = execute(run)
-    assert 0 < finished.result["test"]["recall_at_1"] <= 1
+    assert 0 < finished.result.test.recall_at[1] <= 1
     assert next(load_network(run).parameters()).dtype == torch.float32
 
 
 def test_the_trained_network_is_loaded_as_it_was(small_recipe, tmp_path):
-    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
-    opened = execute(run).opened
+    run = new_run(tmp_path / "run", Recipe.parse(small_recipe))
+    opened = execute(run).result.opened
     network = load_network(run)
     images = network.preprocessing.normalize(opened.queries.samples.pixels[:5])
     with torch.no_grad():

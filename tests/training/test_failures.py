@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 from interruptions import Interruption, StopAfterEpoch
+from running import execute, new_run, train_on
 from torch.utils.data import dataloader
 
 from nearkin.data import ImageArray, SampleSet
-from nearkin.protocols import execute
-from nearkin.training import Observer, Recipe, Run, RunError, TrainingError, train
+from nearkin.recipe import Recipe
+from nearkin.training import Observer, Run, RunError, TrainingError
 
 
 @contextmanager
@@ -51,9 +52,9 @@ class FillsTheDisk(Observer):
 
 def test_a_full_disk_names_the_file_and_keeps_the_last_checkpoint(small_recipe, tmp_path):
     recipe = Recipe.parse(small_recipe | {"training": {"epochs": 4}})
-    whole = Run.open(tmp_path / "whole", recipe)
+    whole = new_run(tmp_path / "whole", recipe)
     execute(whole)
-    run = Run.open(tmp_path / "run", recipe)
+    run = new_run(tmp_path / "run", recipe)
     with pytest.raises(RunError, match=r"cannot write .*step-000000018.safetensors: .*the same command"):
         execute(run, FillsTheDisk(3))
     assert run.last_checkpoint().state["epoch"] == 2
@@ -66,7 +67,8 @@ def test_a_full_disk_names_the_file_and_keeps_the_last_checkpoint(small_recipe, 
 
 
 def test_a_full_disk_when_text_is_written(tmp_path):
-    run = Run.open(tmp_path / "run", Recipe())
+    run = new_run(tmp_path / "run", Recipe.parse({}))
+    run.begin()
     run.write_metrics([{"epoch": 0}])
     with (
         files_of_at_most(100),
@@ -85,24 +87,24 @@ class KillsAReader(Observer):
 
 def runs_whose_reader_dies(folder: Path, values: dict) -> None:
     """For a process of its own: torch raises the death of a reader wherever the process happens to be."""
-    whole = Run.open(folder / "whole", Recipe.parse(values))
+    whole = new_run(folder / "whole", Recipe.parse(values))
     execute(whole)
-    run = Run.open(folder / "run", Recipe.parse(values))
-    with pytest.raises(TrainingError, match=r"epoch 2, batch \d: a process that reads images died"):
+    run = new_run(folder / "run", Recipe.parse(values))
+    with pytest.raises(TrainingError, match=r"epoch 2, batch \d: a process that reads samples died"):
         execute(run, KillsAReader())
 
 
 def test_a_reader_that_dies(small_recipe, tmp_path):
     values = small_recipe | {"data": small_recipe["data"] | {"workers": 1}}
     program = (
-        "import json, os, pathlib, sys; from test_failures import runs_whose_reader_dies as f; "
+        "import json, os, pathlib, sys; sys.path.append('../helpers'); from test_failures import runs_whose_reader_dies as f; "
         "f(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])); os._exit(0)"
     )
     command = [sys.executable, "-c", program, str(tmp_path), json.dumps(values)]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    run = Run.existing(tmp_path / "run")
-    assert run.result() is None
+    run = new_run(tmp_path / "run", Recipe.parse(values))
+    assert not run.finished
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking a process that may have threads
         execute(run)
@@ -115,8 +117,8 @@ def test_a_reader_that_dies_while_a_batch_is_fetched(error, small_recipe, tmp_pa
         raise error
 
     monkeypatch.setattr(dataloader._SingleProcessDataLoaderIter, "_next_data", broken)
-    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
-    with pytest.raises(TrainingError, match="a process that reads images died"):
+    run = new_run(tmp_path / "run", Recipe.parse(small_recipe))
+    with pytest.raises(TrainingError, match="a process that reads samples died"):
         execute(run)
 
 
@@ -125,7 +127,7 @@ def test_a_connection_that_breaks_elsewhere_is_not_a_reader(small_recipe, tmp_pa
         def step(self, **_) -> None:
             raise ConnectionResetError("the tracker")
 
-    run = Run.open(tmp_path / "run", Recipe.parse(small_recipe))
+    run = new_run(tmp_path / "run", Recipe.parse(small_recipe))
     with pytest.raises(ConnectionResetError, match="the tracker"):
         execute(run, Offline())
 
@@ -143,13 +145,13 @@ def test_a_class_that_is_missing_when_the_run_goes_on(loss, small_recipe, tmp_pa
         "protocol": {"name": "standard"},
         "training": {"epochs": 3},
     }
-    run = Run.open(tmp_path / "run", Recipe.parse(values))
+    run = new_run(tmp_path / "run", Recipe.parse(values))
     with pytest.raises(Interruption):
-        train(run, images_of(12), None, StopAfterEpoch(2))
-    message = "the data has changed since this run began: 72 images of 12 classes then, 66 of 11 now"
+        train_on(run, images_of(12), StopAfterEpoch(2))
+    message = "the data has changed since this run began: 72 samples of 12 classes then, 66 of 11 now"
     with pytest.raises(RunError, match=message):
-        train(run, images_of(11))
-    assert train(run, images_of(12)).epoch == 3
+        train_on(run, images_of(11))
+    assert train_on(run, images_of(12)).epoch == 3
 
 
 def test_a_class_without_images():
@@ -159,9 +161,9 @@ def test_a_class_without_images():
 
 
 def test_classes_of_one_image_train(small_recipe, tmp_path):
-    """They have no kin; the others do, and the loss goes on with those."""
+    """They have no positives; the others do, and the loss goes on with those."""
     images = images_of(12)
     few = images.select([*range(36), 36, 42, 48, 54, 60, 66])
     values = small_recipe | {"loss": {"name": "multi_similarity"}, "sampler": {"batch_size": 10}}
-    trained = train(Run.open(tmp_path / "run", Recipe.parse(values)), few)
+    trained = train_on(new_run(tmp_path / "run", Recipe.parse(values)), few)
     assert trained.epoch == 2

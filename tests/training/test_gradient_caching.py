@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
+from running import execute, new_run
 from torch import nn
 
 from nearkin import losses, networks
-from nearkin.protocols import execute
-from nearkin.training import Recipe, Run
+from nearkin.recipe import Recipe
 from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
 
 CLASSES = 128
@@ -147,7 +147,7 @@ def test_a_run_in_chunks_ends_where_a_run_of_whole_batches_does(small_recipe, tm
     losses_of_epochs, recalls = [], []
     for chunk in (40, 16):
         recipe = Recipe.parse(values | {"training": {"epochs": 2, "chunk": chunk}})
-        run = Run.open(tmp_path / str(chunk), recipe)
+        run = new_run(tmp_path / str(chunk), recipe)
         execute(run)
         losses_of_epochs.append([row["loss"] for row in run.metrics()[1:]])
         recalls.append(json.loads(run.result_file.read_text())["test"]["recall_at_1"])
@@ -169,7 +169,7 @@ def test_accumulated_batches_make_one_step_of_their_mean(small_recipe, tmp_path)
             "sampler": {"batch_size": size, "drop_last": True},
             "training": {"epochs": 2, "accumulate": accumulate},
         }
-        run = Run.open(tmp_path / str(size), Recipe.parse(values))
+        run = new_run(tmp_path / str(size), Recipe.parse(values))
         execute(run)
         results.append((run.read_network(), run.metrics()))
     (whole, whole_rows), (halves, halves_rows) = results

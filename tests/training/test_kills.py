@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from running import execute, new_run
 
-from nearkin.protocols import execute
-from nearkin.training import Recipe, Run, engine
+from nearkin.recipe import Recipe
+from nearkin.training import Run, engine
 
 VARIANTS = {
     "proxies": {"loss": {"name": "proxy_anchor"}},
@@ -43,7 +44,7 @@ def variant(small_recipe: dict, name: str, epochs: int) -> Recipe:
 def _finish(path: Path, recipe: Recipe) -> None:
     torch.set_num_threads(1)
     engine._LOOK_EVERY = 2  # checkpoints within epochs
-    execute(Run.open(path, recipe))
+    execute(new_run(path, recipe))
     os._exit(0)
 
 

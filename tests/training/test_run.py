@@ -4,43 +4,48 @@ import shutil
 
 import pytest
 import torch
+from running import new_run
 
 from nearkin.atomic import atomic_path
-from nearkin.recipe.recipe import Recipe, override
+from nearkin.recipe import Recipe, override
 from nearkin.training.run import Checkpoint, Run, RunError
 
 
 @pytest.fixture
 def run(tmp_path) -> Run:
-    return Run.open(tmp_path / "run", Recipe())
+    run = new_run(tmp_path / "run", Recipe.parse({}))
+    run.begin()
+    return run
 
 
 def checkpoint(value: float) -> Checkpoint:
     return Checkpoint({"weights": torch.full((3, 2), value), "scalar": torch.tensor(value)}, {"value": value})
 
 
-def test_a_run_is_continued_by_the_same_recipe_only(run):
-    assert Run.open(run.path, Recipe()).path == run.path
+def test_a_run_that_has_begun_to_train_is_continued_by_the_same_recipe_only(run):
+    run.write_metrics([{"epoch": 0}])
+    assert new_run(run.path, Recipe.parse({})).path == run.path
     with pytest.raises(
         RunError, match="another recipe \\(loss.name is 'proxy_anchor' there, 'contrastive' here"
     ):
-        Run.open(run.path, Recipe.parse(override({}, ["loss.name=contrastive"])))
+        new_run(run.path, Recipe.parse(override({}, ["loss.name=contrastive"])))
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(RunError, match="holds other files"):
-        Run.open(tmp_path, Recipe())
+        new_run(tmp_path, Recipe.parse({}))
 
 
 def test_what_a_process_killed_at_its_beginning_left_is_no_hindrance(tmp_path):
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / ".unfinished-recipe-x1y2.toml").write_text("seed = ")
-    assert Run.open(tmp_path, Recipe()).recipe == Run.existing(tmp_path).recipe
+    new_run(tmp_path, Recipe.parse({})).begin()
+    assert Run.existing(tmp_path).terms == Recipe.parse({}).complete()
     (tmp_path / "recipe.toml").unlink()
     (tmp_path / "checkpoint" / "step-1.safetensors").write_text("somebody's weights")
     with pytest.raises(RunError, match="holds other files"):
-        Run.open(tmp_path, Recipe())
+        new_run(tmp_path, Recipe.parse({}))
 
 
 def test_what_a_kill_left_half_written_goes_when_training_begins_and_not_before(run):
@@ -48,18 +53,25 @@ def test_what_a_kill_left_half_written_goes_when_training_begins_and_not_before(
     (run.path / ".gitignore").write_text("checkpoint/")
     with atomic_path(run.path / "checkpoint" / "step-000000002.safetensors") as half:
         half.write_bytes(b"")
-        again = Run.open(run.path, Recipe())  # as a second benchmark does, while the first one is writing
+        again = new_run(
+            run.path, Recipe.parse({})
+        )  # as a second benchmark does, while the first one is writing
         assert again.last_checkpoint().state == {"value": 1}
     shutil.move(run.path / "checkpoint" / "step-000000002.safetensors", half)
     again.remove_leftovers()
     assert not half.exists()
-    assert sorted(path.name for path in run.path.iterdir()) == [".gitignore", "checkpoint", "recipe.toml"]
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        ".gitignore",
+        "checkpoint",
+        "recipe.toml",
+        "run.json",
+    ]
 
 
 def test_an_output_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write to"):
-        Run.open(tmp_path / "file" / "run", Recipe())
+        new_run(tmp_path / "file" / "run", Recipe.parse({}))
 
 
 @pytest.mark.parametrize(("folder", "message"), [("nowhere", "does not exist"), (".", "is not a run")])
@@ -109,5 +121,5 @@ def test_metrics_leave_out_a_line_cut_short(run):
 def test_the_network_is_missing_until_the_run_is_done(run):
     with pytest.raises(RunError, match="no trained network yet"):
         run.read_network()
-    run.write_network({"a": torch.ones(2)})
+    run.write_network({"a": torch.ones(2)}, {})
     assert run.read_network()["a"].tolist() == [1, 1]

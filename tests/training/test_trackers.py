@@ -6,9 +6,11 @@ import types
 import pytest
 import torch
 from interruptions import Interruption, StopAfterEpoch
+from running import new_run, train_on
 
 from nearkin.data import ImageArray, SampleSet
-from nearkin.training import Observer, Recipe, Run, RunError, train
+from nearkin.recipe import Recipe
+from nearkin.training import Observer, Run, RunError
 from nearkin.training.trackers import with_trackers
 
 
@@ -24,7 +26,7 @@ def run_with(path, *trackers: str) -> Run:
         "sampler": {"batch_size": 10},
         "training": {"epochs": 3, "trackers": list(trackers)},
     }
-    return Run.open(path, Recipe.parse(values))
+    return new_run(path, Recipe.parse(values))
 
 
 class FakeWandb(types.ModuleType):
@@ -57,8 +59,8 @@ def test_weights_and_biases_hears_of_every_epoch_and_of_a_resumed_run(tmp_path, 
     monkeypatch.setitem(sys.modules, "wandb", fake)
     run = run_with(tmp_path / "run", "wandb")
     with pytest.raises(Interruption):
-        train(run, images(), None, StopAfterEpoch(2))
-    train(run, images())
+        train_on(run, images(), StopAfterEpoch(2))
+    train_on(run, images())
     assert fake.finished == 2
     assert len({begun["id"] for begun in fake.begun}) == 1
     assert fake.begun[0]["config"] == run.recipe.to_dict()
@@ -70,7 +72,7 @@ def test_weights_and_biases_hears_of_every_epoch_and_of_a_resumed_run(tmp_path, 
 def test_a_tracker_that_is_not_installed_is_said_before_training(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(RunError, match="wandb, which is not installed: pip install wandb"):
-        train(run_with(tmp_path / "run", "wandb"), images())
+        train_on(run_with(tmp_path / "run", "wandb"), images())
     assert run_with(tmp_path / "run", "wandb").metrics() == []
 
 
@@ -83,7 +85,7 @@ def test_without_trackers_the_observer_is_left_as_it_is(tmp_path):
 def test_tensorboard_writes_curves(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = run_with(tmp_path / "run", "tensorboard")
-    train(run, images())
+    train_on(run, images())
     written = events.EventAccumulator(str(run.path / "tensorboard"))
     written.Reload()
     points = written.Scalars("loss")

@@ -3,13 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 from interruptions import Interruption, StopAtBatch
+from running import build_network, execute, load_network, new_run
 
 from nearkin.networks import Activations, embed
-from nearkin.protocols import execute, open_data, seal
-from nearkin.protocols.fixed_validation import fixed_splits
-from nearkin.protocols.training_data import as_trained_on
-from nearkin.training import Observer, Recipe, Run, build_network, load_network
-from nearkin.training.building import embed_as
+from nearkin.protocols import prepared, seal
+from nearkin.recipe import Recipe, open_data
+from nearkin.training import Observer
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def trunk_recipe(small_recipe, tmp_path):
 
 
 def test_only_what_comes_after_the_trunk_moves(trunk_recipe, tmp_path):
-    run = Run.open(tmp_path / "run", Recipe.parse(trunk_recipe))
+    run = new_run(tmp_path / "run", Recipe.parse(trunk_recipe))
     execute(run)
     before = build_network(run.recipe).state_dict()
     after = load_network(run).state_dict()
@@ -30,16 +29,17 @@ def test_only_what_comes_after_the_trunk_moves(trunk_recipe, tmp_path):
 
 
 def test_the_kept_network_takes_images_and_scores_as_the_cached_one(trunk_recipe, tmp_path):
-    run = Run.open(tmp_path / "run", Recipe.parse(trunk_recipe))
+    run = new_run(tmp_path / "run", Recipe.parse(trunk_recipe))
     finished = execute(run)
     images = open_data(run.recipe).test
     past_the_cache = embed(load_network(run), images)
-    torch.testing.assert_close(finished.opened.query_embeddings, past_the_cache, atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(finished.result.opened.query_embeddings, past_the_cache, atol=2e-3, rtol=2e-3)
 
 
 def splits_of(recipe):
-    data, _ = seal(open_data(recipe))
-    return fixed_splits(recipe, as_trained_on(recipe, data, Observer()))
+    task = recipe.build()
+    data, _ = seal(task.data)
+    return task.protocol.split(prepared(task.embedder, data, Observer()), task.seed)
 
 
 def test_training_sees_activations_with_mirror_images(trunk_recipe):
@@ -52,7 +52,7 @@ def test_training_sees_activations_with_mirror_images(trunk_recipe):
         data_set.train.class_names,
         data_set.validation.class_names,
     )
-    embeddings = embed_as(recipe, build_network(recipe), validation)
+    embeddings = recipe.build().embedder.embed(validation)
     past_the_cache = embed(build_network(recipe), data_set.validation)
     torch.testing.assert_close(embeddings, past_the_cache, atol=2e-3, rtol=2e-3)
 
@@ -72,9 +72,9 @@ def test_an_interrupted_run_with_everything_on_ends_with_the_same_result(trunk_r
         "loss": {"name": "contrastive", "memory": {"size": 100, "warmup_steps": 2}},
         "training": {"epochs": 3, "head_only": 1},
     }
-    whole = Run.open(tmp_path / "whole", Recipe.parse(values))
+    whole = new_run(tmp_path / "whole", Recipe.parse(values))
     execute(whole)
-    broken = Run.open(tmp_path / "broken", Recipe.parse(values))
+    broken = new_run(tmp_path / "broken", Recipe.parse(values))
     with pytest.raises(Interruption):
         execute(broken, StopAtBatch(9))
     execute(broken)
@@ -83,7 +83,7 @@ def test_an_interrupted_run_with_everything_on_ends_with_the_same_result(trunk_r
 
 def test_the_backbone_waits_while_the_head_warms_up(small_recipe, tmp_path):
     values = small_recipe | {"training": {"epochs": 1, "head_only": 1}}
-    run = Run.open(tmp_path / "run", Recipe.parse(values))
+    run = new_run(tmp_path / "run", Recipe.parse(values))
     execute(run)
     before = dict(build_network(run.recipe).named_parameters())
     after = dict(load_network(run).named_parameters())
@@ -97,7 +97,7 @@ def test_a_pca_head_keeps_more_than_a_random_one(small_recipe, tmp_path):
             "network": small_recipe["network"] | {"embedding_dim": 4, "pca_head": pca},
             "training": {"epochs": 1},
         }
-        run = Run.open(tmp_path / f"{pca}", Recipe.parse(values))
+        run = new_run(tmp_path / f"{pca}", Recipe.parse(values))
         execute(run)
         return run.metrics()[0]["recall_at_1"]
 

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 from interruptions import Interruption, StopAfterEpoch
+from running import execute, new_run
 
 from nearkin import losses, networks, sampling
-from nearkin.protocols import execute
-from nearkin.training import Observer, Recipe, Run
+from nearkin.recipe import Recipe
+from nearkin.training import Observer, TrainingSettings
 from nearkin.training.watchdogs import Glimpse, Watchdogs
 
 LABELS = torch.arange(20) % 5
@@ -38,7 +39,7 @@ def watch(
 ) -> list[str]:
     """What is said about epochs of 50 batches, looked at every 25; ``move`` moves the proxies in between."""
     said: list[str] = []
-    dogs = Watchdogs(Recipe(), loss, said.append)
+    dogs = Watchdogs(TrainingSettings(), loss, said.append)
     for epoch in range(epochs):
         for batch in (25, 50):
             step = 50 * epoch + batch
@@ -47,7 +48,7 @@ def watch(
                     move(loss.proxies, step)
             seen = spread(step) if embeddings is None else embeddings
             dogs.look(Glimpse(f"step {step}", step, batch, batch * batch_loss, rate, seen, labels))
-            dogs_again = Watchdogs(Recipe(), loss, said.append)  # as after a kill at any moment
+            dogs_again = Watchdogs(TrainingSettings(), loss, said.append)  # as after a kill at any moment
             dogs_again.load(json.loads(json.dumps(dogs.state())), dogs.tensors())
             dogs = dogs_again
     assert dogs.warnings == tuple(said)
@@ -98,7 +99,7 @@ def test_nothing_to_learn_from():
 def test_proxies_that_stand_still_and_that_run_away():
     (said,) = watch(proxy_anchor(), move=lambda proxies, step: proxies)
     assert "proxies have not moved" in said
-    assert "loss.lr_factor=10 times" in said
+    assert "loss.lr_factor times" in said
     assert watch(proxy_anchor(), rate=0.01, move=lambda proxies, step: proxies) == []  # the schedule's end
     (said,) = watch(proxy_anchor(), move=lambda proxies, step: proxies.mul_(4))
     assert "proxies run away" in said
@@ -115,7 +116,7 @@ def test_proxies_that_stand_still_and_that_run_away():
 )
 def test_validation_that_has_fallen_for_long(scores, warned_in):
     said: list[str] = []
-    dogs = Watchdogs(Recipe.parse({"training": {"epochs": 12}}), losses.build("contrastive"), said.append)
+    dogs = Watchdogs(TrainingSettings(epochs=12), losses.build("contrastive"), said.append)
     rows = [{"epoch": epoch, "recall_at_1": score} for epoch, score in enumerate(scores)]
     heard_in = None
     for count in range(1, len(rows) + 1):
@@ -123,17 +124,19 @@ def test_validation_that_has_fallen_for_long(scores, warned_in):
         heard_in = heard_in or (count if said else None)
     assert heard_in == warned_in
     assert len(said) == (warned_in is not None)
-    Watchdogs(Recipe(), losses.build("contrastive"), said.append).epoch_end([{"epoch": 1, "loss": 1.0}])
+    Watchdogs(TrainingSettings(), losses.build("contrastive"), said.append).epoch_end(
+        [{"epoch": 1, "loss": 1.0}]
+    )
 
 
 def test_images_that_no_epoch_shows():
     said: list[str] = []
-    dogs = Watchdogs(Recipe(), losses.build("contrastive"), said.append)
+    dogs = Watchdogs(TrainingSettings(), losses.build("contrastive"), said.append)
     network = networks.build("convnet", size=16, width=4, embedding_dim=8)
     labels = [0] * 500 + list(range(1, 40))
     dogs.begin(sampling.build("balanced", labels, batch_size=20, images_per_class=4), network)
     assert len(said) == 1
-    assert "of 539 images" in said[0]
+    assert "of 539 samples" in said[0]
     dogs.begin(sampling.build("balanced", [0, 1, 2, 3] * 9, batch_size=8, images_per_class=4), network)
     assert len(said) == 1
 
@@ -142,10 +145,10 @@ def test_processes_with_their_own_batch_norm():
     said: list[str] = []
     sampler = sampling.build("random", [0, 1] * 9, batch_size=4, world_size=2)
     network = networks.build("convnet", size=16, width=4, embedding_dim=8)
-    Watchdogs(Recipe(), losses.build("contrastive"), said.append).begin(sampler, network)
+    Watchdogs(TrainingSettings(), losses.build("contrastive"), said.append).begin(sampler, network)
     assert "network.freeze_batch_norm=true" in said[0]
     networks.freeze_batch_norm(network)
-    Watchdogs(Recipe(), losses.build("contrastive"), said.append).begin(sampler, network)
+    Watchdogs(TrainingSettings(), losses.build("contrastive"), said.append).begin(sampler, network)
     assert len(said) == 1
 
 
@@ -161,12 +164,12 @@ def test_a_run_says_it_in_time_and_in_its_result_also_when_it_was_killed(small_r
         }
     )
     listener = Listener()
-    whole = Run.open(tmp_path / "whole", recipe)
+    whole = new_run(tmp_path / "whole", recipe)
     execute(whole, listener)
     assert len(listener.heard) == 1
     assert "proxies have not moved" in listener.heard[0]
-    assert whole.result()["warnings"] == listener.heard
-    killed = Run.open(tmp_path / "killed", recipe)
+    assert whole.result.warnings == tuple(listener.heard)
+    killed = new_run(tmp_path / "killed", recipe)
     with pytest.raises(Interruption):
         execute(killed, StopAfterEpoch(9))
     execute(killed)

@@ -11,10 +11,12 @@ import time
 import pytest
 from filelock import FileLock
 from poison import poison_test_splits
+from running import new_run
 
 from nearkin.pictures.search import draw_search
-from nearkin.protocols import open_data, seal
-from nearkin.training import Observer, Recipe, Run, RunError
+from nearkin.protocols import seal
+from nearkin.recipe import Recipe, open_data
+from nearkin.training import Observer, Run, RunError
 from nearkin.tuning.plan import plan_search
 from nearkin.tuning.search import Search, SearchObserver
 from nearkin.tuning.strategy import importances
@@ -52,7 +54,7 @@ def test_values_and_epoch_come_from_validation_and_test_is_read_once(recipe, tmp
     assert best.score == max(row["recall_at_1"] for row in metrics)
     assert best.epoch == next(row["epoch"] for row in metrics if row["recall_at_1"] == best.score)
 
-    begun = Run.open(search.path / "best", search.plan.final_recipe({"loss.alpha": 3.0}, 1))
+    begun = new_run(search.path / "best", search.plan.final_recipe({"loss.alpha": 3.0}, 1))
     assert search.best_run().recipe != begun.recipe  # had been begun before better values were found
     finished = search.finish()
     assert (vault.opened, vault.unsealed) == (1, 0)
@@ -120,7 +122,7 @@ def test_a_hopeless_trial_is_given_up_and_its_past_is_told_once(recipe, tmp_path
 
         return report
 
-    run = Run.open(tmp_path / "run", trial)
+    run = new_run(tmp_path / "run", trial)
     outcome = run_trial(run, data, hopeless_after(2), Observer())
     assert outcome.given_up
     assert (outcome.epoch, outcome.score) == (2, run.metrics()[2]["recall_at_1"])

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from nearkin.losses import Choices, Range
-from nearkin.training import Recipe, RunError
+from nearkin.recipe import Recipe
+from nearkin.training import RunError
 from nearkin.tuning.plan import SearchPlan, parse_range, plan_search
 
 
@@ -16,7 +17,7 @@ def test_the_loss_brings_its_own_ranges_and_the_user_adds_some():
 
 
 def test_a_user_can_look_elsewhere_and_hold_a_value_still():
-    plan = plan_search(Recipe(), ["loss.alpha=16:64:16", "loss.margin=0.2"])
+    plan = plan_search(Recipe.parse({}), ["loss.alpha=16:64:16", "loss.margin=0.2"])
     assert plan.space == {"loss.alpha": Range(16.0, 64.0, step=16.0), "loss.margin": Choices(0.2)}
     assert plan.grid_size == 4
 
@@ -33,7 +34,7 @@ def test_a_user_can_look_elsewhere_and_hold_a_value_still():
     ],
 )
 def test_ranges(text, where):
-    assert parse_range(Recipe(), text) == (text.split("=")[0], where)
+    assert parse_range(Recipe.parse({}), text) == (text.split("=")[0], where)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_ranges(text, where):
 )
 def test_ranges_that_cannot_be(text, message):
     with pytest.raises(ValueError, match=message):
-        parse_range(Recipe(), text)
+        parse_range(Recipe.parse({}), text)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_plans_that_cannot_be(values, keywords, message):
 
 
 def test_more_classes_validate_than_in_a_single_run_unless_the_recipe_says_otherwise():
-    assert plan_search(Recipe()).recipe.protocol.validation_share == 0.3
+    assert plan_search(Recipe.parse({})).recipe.protocol.validation_share == 0.3
     said = Recipe.parse({"protocol": {"validation_share": 0.15}})
     assert plan_search(said).recipe.protocol.validation_share == 0.15
 
@@ -92,19 +93,19 @@ def test_the_grid_has_every_point_once_in_an_order_of_the_seed():
 
 
 def test_the_recipes_own_values():
-    assert plan_search(Recipe()).own_values() == {"loss.alpha": 32.0, "loss.margin": 0.1}
+    assert plan_search(Recipe.parse({})).own_values() == {"loss.alpha": 32.0, "loss.margin": 0.1}
     said = Recipe.parse({"loss": {"margin": 0.4}})
     assert plan_search(said, ["optimizer.lr=1e-4:1e-2:log"]).own_values() == {
         "loss.alpha": 32.0,
         "loss.margin": 0.4,
         "optimizer.lr": 2e-3,
     }
-    assert plan_search(Recipe(), ["loss.margin=0.5:1"]).own_values() is None
-    assert plan_search(Recipe(), ["loss.lr=0.1:1"]).own_values() is None
+    assert plan_search(Recipe.parse({}), ["loss.margin=0.5:1"]).own_values() is None
+    assert plan_search(Recipe.parse({}), ["loss.lr=0.1:1"]).own_values() is None
 
 
 def test_the_retraining_has_all_classes_and_the_chosen_epoch():
-    plan = plan_search(Recipe())
+    plan = plan_search(Recipe.parse({}))
     final = plan.final_recipe({"loss.margin": 0.4}, epoch=7)
     assert final.loss.keywords == {"margin": 0.4}
     assert (final.protocol.name, final.protocol.validation_share) == ("standard", None)
@@ -113,10 +114,12 @@ def test_the_retraining_has_all_classes_and_the_chosen_epoch():
 
 
 def test_a_plan_is_written_once_and_another_is_refused(tmp_path):
-    plan = plan_search(Recipe(), ["optimizer.lr=1e-4:1e-2:log", "network.pooling=avg,max"], sampler="random")
+    plan = plan_search(
+        Recipe.parse({}), ["optimizer.lr=1e-4:1e-2:log", "network.pooling=avg,max"], sampler="random"
+    )
     file = tmp_path / "search.json"
     plan.write(file)
     plan.write(file)
     assert SearchPlan.read(file) == plan
     with pytest.raises(RunError, match="another search .*sampler is 'random' there, 'tpe' here"):
-        plan_search(Recipe(), ["optimizer.lr=1e-4:1e-2:log", "network.pooling=avg,max"]).write(file)
+        plan_search(Recipe.parse({}), ["optimizer.lr=1e-4:1e-2:log", "network.pooling=avg,max"]).write(file)

@@ -47,7 +47,8 @@ def _execute(task: Task, run: Run, observer: Observer) -> None:
     data = prepared(task.embedder, data, observer)
     recall_at = task.settings.recall_at
     score_test = test.unsealed_scores(recall_at) if task.protocol.test_chooses_epoch else None
-    trained = task.protocol.train(task, run, data, observer, score_test)
+    # What trains and selects is given nothing that leads to the test split.
+    trained = task.protocol.train(replace(task, data=data), run, data, observer, score_test)
     if not run.writes:  # the first of several processes does the rest
         return
     observer.stage("scoring the test classes")
