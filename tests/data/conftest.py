@@ -39,3 +39,9 @@ def save_image(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return save
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered in the user's cache folder stays inside the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

@@ -122,3 +122,136 @@ def test_a_class_whose_images_are_all_bad_disappears(tmp_path, save_image):
     found = data.build("folder", root=tmp_path)
     clean = data.leave_out(found, data.check_images(found.train))
     assert clean.train.class_names == ("a",)
+
+
+def names_of(found):
+    return sorted({*found.train.class_names, *found.test.class_names})
+
+
+def test_a_class_is_the_folder_that_directly_holds_images(tmp_path, save_image):
+    for name in ("Fruit/Apple", "Fruit/Pear", "Vegetables/Leek", "Nuts"):
+        save_image(f"{name}/1.jpg")
+        save_image(f"{name}/2.jpg")
+    found = data.folder(tmp_path)
+    assert names_of(found) == ["Fruit/Apple", "Fruit/Pear", "Nuts", "Vegetables/Leek"]
+    assert any("folders with several such folders: Fruit (2)" in note for note in found.notes)
+
+
+def test_images_beside_deeper_class_folders(tmp_path, save_image):
+    for name in ("Fruit", "Fruit/Apple", "Nuts"):
+        save_image(f"{name}/1.jpg")
+    assert names_of(data.folder(tmp_path)) == ["Fruit", "Fruit/Apple", "Nuts"]
+
+
+@pytest.mark.parametrize("inner", ["images", "a/b"])
+def test_one_inner_folder_of_the_same_name_in_each_class_is_no_class(tmp_path, save_image, inner):
+    for name in ("Apple", "Pear", "Leek"):
+        save_image(f"{name}/{inner}/1.jpg")
+    save_image("Nuts/1.jpg")
+    found = data.folder(tmp_path)
+    assert names_of(found) == ["Apple", "Leek", "Nuts", "Pear"]
+    assert not any("several such folders" in note for note in found.notes)
+
+
+def test_one_class_folder_in_each_top_folder_is_named_by_its_path(tmp_path, save_image):
+    for name in ("Fruit/Apple", "Vegetables/Leek"):
+        save_image(f"{name}/1.jpg")
+    assert names_of(data.folder(tmp_path)) == ["Fruit/Apple", "Vegetables/Leek"]
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "test"),
+    [("Train", "Val", "TEST"), ("training", "valid", "testing"), ("train", "validation", "test")],
+)
+def test_split_folders_in_any_case(tmp_path, save_image, train, validation, test):
+    for split, name in ((train, "a"), (train, "b"), (validation, "c"), (test, "d")):
+        save_image(f"{split}/{name}/1.jpg")
+    found = data.folder(tmp_path)
+    assert (found.train.num_classes, found.validation.class_names, found.test.class_names) == (
+        2,
+        ("c",),
+        ("d",),
+    )
+
+
+def test_without_a_test_folder_classes_of_train_are_held_out(tmp_path, save_image):
+    for name in "abcd":
+        save_image(f"train/{name}/1.jpg")
+    save_image("val/e/1.jpg")
+    found = data.folder(tmp_path, test_fraction=0.25)
+    assert (found.train.num_classes, found.test.num_classes, found.validation.class_names) == (3, 1, ("e",))
+    assert any("1 of the 4 classes of train are held out for the test" in note for note in found.notes)
+
+
+def test_two_folders_for_one_split_are_refused(tmp_path, save_image):
+    for name in ("train/a", "val/b", "valid/c"):
+        save_image(f"{name}/1.jpg")
+    with pytest.raises(ValueError, match="val and valid are both folders of the validation split"):
+        data.folder(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["test", "val"])
+def test_a_split_by_images_is_refused(tmp_path, save_image, other):
+    for split in ("train", other):
+        for name in "abcdefg":
+            save_image(f"{split}/{name}/1.jpg")
+    complaint = (
+        rf"7 classes are in train and in {other} \(a, b, c, d, e and 2 more\).*one with a folder per class"
+    )
+    with pytest.raises(ValueError, match=complaint):
+        data.folder(tmp_path)
+
+
+def test_a_class_called_train_is_a_class(tmp_path, save_image):
+    for name in ("train", "bus"):
+        save_image(f"{name}/1.jpg")
+    assert names_of(data.folder(tmp_path)) == ["bus", "train"]
+
+
+def test_what_is_not_read_is_counted(tmp_path, save_image):
+    for name in ("a/1.jpg", "b/1.jpg", "loose.jpg"):
+        save_image(name)
+    for number in range(3):
+        (tmp_path / f"a/{number}.HEIC").touch()
+    (tmp_path / "b/x.avif").touch()
+    (tmp_path / "b/notes.txt").touch()
+    notes = data.folder(tmp_path).notes
+    assert any("4 files are not read: 3 .heic, 1 .avif" in note for note in notes)
+    assert any("1 images are not read: they lie outside any class folder" in note for note in notes)
+
+
+def test_a_folder_of_unread_files_says_so(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/1.heic").touch()
+    with pytest.raises(ValueError, match=r"no folder in it has images.*1 files are not read: 1 \.heic"):
+        data.folder(tmp_path)
+
+
+def test_a_wrong_root_is_given_up(tmp_path, save_image):
+    for number in range(40):
+        (tmp_path / f"a/{number}").mkdir(parents=True)
+    save_image("b/1.jpg")
+    with pytest.raises(ValueError, match=r"stopped at .*a.* after 21 folders and files that are no images"):
+        data.folder(tmp_path, most_other_entries=20)
+    for number in range(60):
+        save_image(f"A/{number}.jpg", 8, 8)
+    save_image("C/1.jpg")
+    assert len(data.folder(tmp_path, most_other_entries=20).train) > 0  # mostly images: a right one
+
+
+@pytest.mark.parametrize("fraction", [0, 1, float("nan"), 0.01])
+def test_a_wrong_share_is_called_by_its_key(tmp_path, save_image, fraction):
+    for name in "abc":
+        save_image(f"{name}/1.jpg")
+    with pytest.raises(ValueError, match="^test_fraction="):
+        data.folder(tmp_path, test_fraction=fraction)
+
+
+def test_nothing_is_written_into_the_folder(tmp_path, save_image):
+    for name in "abcd":
+        save_image(f"photos/{name}/1.jpg")
+    before = sorted(tmp_path.rglob("*"))
+    found = data.folder(tmp_path / "photos")
+    data.bad_images(found)
+    found.train.fingerprint()
+    assert sorted(tmp_path.rglob("*")) == before

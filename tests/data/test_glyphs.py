@@ -176,3 +176,32 @@ def test_raw_pixels_find_less_than_half_of_the_kin(glyphs_root):
 def test_wrong_values_are_named(keywords, message, drawn_once, tmp_path):
     with pytest.raises(ValueError, match=message):
         data.build("glyphs", tmp_path, **keywords)
+
+
+@pytest.mark.parametrize("difficulty", [float("nan"), float("inf"), 1e308, -1, 100.5])
+def test_a_difficulty_out_of_range_is_refused(difficulty, tmp_path):
+    with pytest.raises(ValueError, match="difficulty=.* must lie between 0 and 100"):
+        data.build("glyphs", root=tmp_path, difficulty=difficulty)
+
+
+def test_a_negative_seed_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="seed=-1 must be at least 0"):
+        data.build("glyphs", root=tmp_path, seed=-1)
+
+
+def test_nothing_is_drawn_into_a_folder_of_other_files(tmp_path):
+    (tmp_path / "wren").mkdir()
+    with pytest.raises(ValueError, match=r'holds other things \(wren\): .* choose name = "folder"'):
+        data.build("glyphs", root=tmp_path, num_classes=8, images_per_class=2, size=8)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["wren"]
+    own = tmp_path / "own"
+    for seed in (0, 1):  # the second finds the renderings of the first
+        data.build("glyphs", root=own, num_classes=8, images_per_class=2, size=8, seed=seed)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        data.build("glyphs", root=tmp_path / "file")
+
+
+def test_the_greatest_difficulty_can_be_drawn(tmp_path):
+    found = data.build("glyphs", root=tmp_path, num_classes=8, images_per_class=2, size=8, difficulty=100)
+    assert len(found.train) > 0

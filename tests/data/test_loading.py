@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nearkin.data import (
+    AsIs,
     BrokenImageError,
     ImageArray,
     ImageFiles,
     Preprocessing,
     SampleSet,
+    Texts,
+    Vectors,
     evaluation_transform,
     loader,
     training_transform,
@@ -107,3 +113,62 @@ def test_sample_seeds_are_valid_and_distinct(keys):
     seeds = [sample_seed(*key) for key in keys]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_views_are_rows_one_after_the_other(photos):
+    transform = training_transform(PREPROCESSING)
+    one, three = (
+        list(loader(photos, transform, batch_sampler=[[4, 0], [3]], seed=2, views=views)) for views in (1, 3)
+    )
+    assert [batch.indices.tolist() for batch in three] == [[4, 4, 4, 0, 0, 0], [3, 3, 3]]
+    for alone, together in zip(one, three, strict=True):
+        assert together.labels.equal(alone.labels.repeat_interleave(3))
+        assert together.inputs[::3].equal(alone.inputs)  # the first view is the only one's
+        assert not together.inputs[1::3].equal(alone.inputs)
+        assert not together.inputs[1::3].equal(together.inputs[2::3])
+
+
+def test_seeds_of_views_are_distinct(photos):
+    samples = _TransformedSamples(photos, training_transform(PREPROCESSING), seed=1, views=50)
+    seeds = [seed for epoch in range(20) for index in range(6) for seed in samples._seeds(epoch, index)]
+    assert len(set(seeds)) == len(seeds) == 20 * 6 * 50
+    assert seeds[0] == sample_seed(1, 0, 0)
+
+
+def test_texts_and_vectors_come_in_batches():
+    texts = SampleSet(Texts(list("abcd")), [0, 0, 1, 1])
+    for workers in (0, 1):
+        batches = list(loader(texts, AsIs(), batch_size=3, workers=workers))
+        assert [batch.inputs for batch in batches] == [["a", "b", "c"], ["d"]]
+        assert batches[0].labels.tolist() == [0, 0, 1]
+    vectors = SampleSet(Vectors(torch.eye(4)), [0, 0, 1, 1])
+    assert next(iter(loader(vectors, AsIs(), views=2, batch_size=1))).inputs.tolist() == [[1, 0, 0, 0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("keywords", "complaint"),
+    [
+        ({"workers": 10**6}, "workers=1000000 must lie between 0 and 512"),
+        ({"workers": -1}, "workers=-1 must lie between 0 and 512"),
+        ({"views": 0}, "views=0 must be at least 1"),
+        ({"seed": -1}, "seed=-1 must be at least 0"),
+    ],
+)
+def test_wrong_keywords_are_named(photos, keywords, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        loader(photos, evaluation_transform(PREPROCESSING), **keywords)
+
+
+def test_too_few_open_files_for_the_workers_is_said():
+    program = """
+import resource, torch
+from nearkin.data import AsIs, SampleSet, Vectors, loader
+batches = loader(SampleSet(Vectors(torch.eye(64)), range(64)), AsIs(), batch_size=1, workers=32)
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+try:
+    list(batches)
+except OSError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "workers=32 could not be started (Too many open files): choose fewer workers" in done.stdout, done

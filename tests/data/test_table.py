@@ -57,8 +57,29 @@ def test_without_a_split_classes_are_held_out(tmp_path):
             "line 3: 'maybe' is neither true nor",
         ),
         ("path,label,split\na.jpg,b,train\nc.jpg,b,test\n", "class 'b' is in train and in test"),
+        ("path,label\na.jpg,b\nc.jpg, \n", "line 3: the label is empty"),
+        ("path,label\n,b\n", "line 2: the path is empty"),
+        ('path,label\n"a\nb.jpg",b\nc.jpg,\n', "line 4: the label is empty"),
+        (
+            "path,label\na.jpg,b\nc.jpg,d\na.jpg,d\n",
+            "a.jpg has the label 'b' in line 2 and 'd' in line 4",
+        ),
+        (
+            "path,label,split\na.jpg,b,train\na.jpg,b,test\n",
+            "a.jpg has the split 'train' in line 2 and 'test' in line 3",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(tmp_path, text, complaint):
     with pytest.raises(ValueError, match=complaint):
         data.build("csv", root=written(tmp_path, text))
+
+
+def test_repeated_lines_are_read_once_with_a_note(tmp_path):
+    path = written(tmp_path, "path,label\na.jpg,x\nb.jpg,y\na.jpg,x\na.jpg,x\n")
+    found = data.table(path)
+    assert len(found.train) + len(found.test) == 2
+    assert found.notes == ("images.csv: 2 lines repeat an image of an earlier line, and are read once",)
+    assert data.table(written(tmp_path, "path,label\na.jpg,x\nb.jpg,y\n")).notes == ()
+    with pytest.raises(ValueError, match="^test_fraction=0.1 of 2 classes"):
+        data.table(path, test_fraction=0.1)

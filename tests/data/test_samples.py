@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from nearkin import data
+
+THREE = data.Texts(["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        ([0, 1], "3 samples but 2 labels"),
+        (
+            [0, "x", 1],
+            r"labels must be of one kind: that of sample 0 is a number \(0\), that of sample 1 a str",
+        ),
+        (["x", None, "y"], "sample 1 has no label: it is None"),
+        (["x", "y", ""], "sample 2 has no label: it is ''"),
+        ([0.0, float("nan"), 1.0], "sample 1 has no label: it is nan"),
+    ],
+)
+def test_wrong_labels_are_refused(labels, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        data.SampleSet(THREE, labels)
+
+
+@pytest.mark.parametrize("labels", [[10, 9, 10], np.array([10, 9, 10]), torch.tensor([10, 9, 10])])
+def test_numbers_are_sorted_as_numbers(labels):
+    found = data.SampleSet(THREE, labels)
+    assert found.labels.tolist() == [1, 0, 1]
+    assert found.class_names == ("9", "10")
+
+
+def test_a_share_of_classes_is_called_what_the_caller_calls_it():
+    with pytest.raises(
+        ValueError, match=r"data\.share=0.1 of 3 classes holds out 0, which leaves one side empty"
+    ):
+        data.split_classes(data.SampleSet(THREE, "xyz"), 0.1, 0, what="data.share")
+    for wrong in (float("nan"), 0, 1, -0.5):
+        with pytest.raises(ValueError, match="must lie between 0 and 1"):
+            data.split_classes(data.SampleSet(THREE, "xyz"), wrong, 0)
+    with pytest.raises(ValueError, match="seed=-1 must be at least 0"):
+        data.split_classes(data.SampleSet(THREE, "xyz"), 0.5, -1)
+
+
+def test_a_data_set_without_a_test_split_says_so():
+    with pytest.raises(ValueError, match="toy has no test split"):
+        data.DataSet("toy", data.SampleSet(THREE, "xyz")).require_test()
