@@ -238,7 +238,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
         return _eight_bits(image).convert("RGB")
     if image.mode == "F":
         raise ValueError(
-            "floating-point pixels: nobody can know which value is white; save it as 8 or 16 bits"
+            "floating-point pixels, of which it is unknown which value is white: save it as 8 or 16 bits"
         )
     if image.has_transparency_data:
         image = image.convert("RGBA")

@@ -1,4 +1,4 @@
-"""Two image sets as one, for whoever learns from training and validation classes together."""
+"""Two sample sets as one, for learning from training and validation classes together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nearkin.data.samples import ImageArray, Samples, SampleSet
 
 
 def join(first: SampleSet, second: SampleSet) -> SampleSet:
-    """All images of two sets without a common class; the classes of ``second`` are numbered after the others.
+    """All samples of two sets without a common class; those of ``second`` are numbered after the others.
 
     >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     >>> gulls, wrens = (SampleSet(ImageArray(pixels), [name] * 2) for name in ("gull", "wren"))
@@ -49,7 +49,7 @@ def _names(images: Samples) -> list[str]:
 
 
 class _Listed:
-    """Images of any kinds, one after the other."""
+    """Samples of any kinds, one after the other."""
 
     def __init__(self, places: list[tuple[Samples, int]]) -> None:
         self._places = places

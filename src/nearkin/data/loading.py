@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,12 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import Transform
 
+if sys.platform != "win32":  # which knows no limit of open files
+    import resource
+
 MOST_WORKERS = 512
+_FILES_PER_WORKER = 10  # its pipes, and the tensors of the batches it is ahead by
+_OTHER_FILES = 32
 
 
 class Batch(NamedTuple):
@@ -115,17 +121,10 @@ class Loader(DataLoader[Batch]):
         )
 
     def __iter__(self) -> Any:
-        """Start a pass; processes that cannot be started are an ``OSError`` that says what to do."""
-        try:
-            return super().__iter__()
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
-                raise
-            raise OSError(
-                error.errno,
-                f"workers={self.num_workers} could not be started ({error.strerror}): choose fewer workers, "
-                "or raise the limit of open files (ulimit -n)",
-            ) from None
+        """Start a pass; too few open files for the workers are an ``OSError`` that says what to do."""
+        if self.num_workers > 0:
+            _refuse_too_few_open_files(self.num_workers)
+        return super().__iter__()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass, for the batch sampler and for all that is random in a sample."""
@@ -133,6 +132,20 @@ class Loader(DataLoader[Batch]):
         set_epoch = getattr(self._epoch_batches.batches, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
+
+
+def _refuse_too_few_open_files(workers: int) -> None:
+    """Said before workers start: torch fails half-way, with processes that are left behind."""
+    if sys.platform == "win32":
+        return
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _FILES_PER_WORKER * workers + _OTHER_FILES
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        raise OSError(
+            errno.EMFILE,
+            f"workers={workers} need about {needed} open files and this process may have {allowed}: choose "
+            "fewer workers, or raise the limit (ulimit -n)",
+        )
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 class Preprocessing:
     """The input that a network's weights were trained on.
 
-    It travels with the weights (``network.preprocessing``), so that nobody can feed a network the wrong
+    It travels with the weights (``network.preprocessing``), so that a network is never fed the wrong
     mean, channel order or size.
 
     Args:
