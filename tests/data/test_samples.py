@@ -42,8 +42,9 @@ def test_a_share_of_classes_is_called_what_the_caller_calls_it():
     for wrong in (float("nan"), 0, 1, -0.5):
         with pytest.raises(ValueError, match="must lie between 0 and 1"):
             data.split_classes(data.SampleSet(THREE, "xyz"), wrong, 0)
-    with pytest.raises(ValueError, match="seed=-1 must be at least 0"):
-        data.split_classes(data.SampleSet(THREE, "xyz"), 0.5, -1)
+    for seed in (-1, 2**63, 2**64):
+        with pytest.raises(ValueError, match=f"seed={seed} must be at least 0 and less than"):
+            data.split_classes(data.SampleSet(THREE, "xyz"), 0.5, seed)
 
 
 def test_a_data_set_without_a_test_split_says_so():

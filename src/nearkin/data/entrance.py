@@ -25,6 +25,7 @@ from nearkin.data.hugging_face import (
 )
 from nearkin.data.picture_list import Pictures
 from nearkin.data.samples import DataSet, ImageArray, Samples, SampleSet, split_classes
+from nearkin.data.seeding import refuse_wrong_seed
 from nearkin.data.tables import table
 from nearkin.data.texts import Texts
 from nearkin.data.vectors import Vectors
@@ -59,7 +60,7 @@ def as_data_set(
             * the path of a folder with one folder of images per class, or of a CSV file;
             * a mapping from ``"train"``, ``"test"`` and ``"validation"`` to any of these.
         test_fraction: Share of the classes to hold out for the test, where ``data`` brings no test split; 0
-            for no test split.
+            for no test split (except of a path, whose classes are always split).
         seed: Draws these classes.
         label: The column or key that holds the label.
         sample: The column or key that holds the sample.
@@ -74,8 +75,7 @@ def as_data_set(
         return data
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction={test_fraction} must be 0 or lie between 0 and 1")
-    if seed < 0:
-        raise ValueError(f"seed={seed} must be at least 0")
+    refuse_wrong_seed(seed)
     if isinstance(data, str | os.PathLike):
         return _from_path(Path(data), test_fraction, seed)
 

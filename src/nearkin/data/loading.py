@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nearkin.data.samples import SampleSet
+from nearkin.data.seeding import refuse_wrong_seed
 from nearkin.data.transforms import Transform
 
 if sys.platform != "win32":  # which knows no limit of open files
@@ -191,8 +192,7 @@ def loader(
         raise ValueError(f"batch_size={batch_size} must be at least 1")
     if views < 1:
         raise ValueError(f"views={views} must be at least 1")
-    if seed < 0:
-        raise ValueError(f"seed={seed} must be at least 0")
+    refuse_wrong_seed(seed)
     if not 0 <= workers <= MOST_WORKERS:
         raise ValueError(f"workers={workers} must lie between 0 and {MOST_WORKERS}; one per core is plenty")
     if batch_sampler is None:

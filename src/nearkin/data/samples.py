@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.data.seeding import refuse_wrong_seed
+
 
 class Samples(Protocol):
     """A sequence of samples of one kind, in memory or on disk."""
@@ -227,8 +229,7 @@ def split_classes(
     """
     if not 0 < fraction < 1:  # NaN neither
         raise ValueError(f"{what}={fraction} must lie between 0 and 1")
-    if seed < 0:
-        raise ValueError(f"seed={seed} must be at least 0")
+    refuse_wrong_seed(seed)
     held_out = round(fraction * sample_set.num_classes)
     if not 1 <= held_out < sample_set.num_classes:
         raise ValueError(

@@ -10,6 +10,12 @@ import numpy as np
 import torch
 
 
+def refuse_wrong_seed(seed: int) -> None:
+    """Seeds are whole numbers that every generator takes."""
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed={seed} must be at least 0 and less than 2**63")
+
+
 @contextmanager
 def seeded_generators() -> Iterator[Callable[[int], None]]:
     """Gives a function that seeds torch's (CPU), numpy's and Python's global generators.

@@ -24,6 +24,7 @@ from nearkin.data.glyphs.distortion import distort
 from nearkin.data.glyphs.typefaces import TYPEFACES, Characters, distinct_characters
 from nearkin.data.registry import registry
 from nearkin.data.samples import DataSet, ImageArray, SampleSet
+from nearkin.data.seeding import refuse_wrong_seed
 
 VERSION = 1  # raise it when the pictures of a seed change: older caches are then left alone and not read
 TEST_SHARE = 0.5
@@ -58,8 +59,7 @@ def glyphs(
             are enough.
         size: Side of a picture in pixels.
     """
-    if seed < 0:
-        raise ValueError(f"seed={seed} must be at least 0")
+    refuse_wrong_seed(seed)
     if not 0 <= difficulty <= MOST_DIFFICULT:  # NaN neither
         raise ValueError(f"difficulty={difficulty} must lie between 0 and {MOST_DIFFICULT:g}")
     if images_per_class < 2:
