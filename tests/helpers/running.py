@@ -29,7 +29,9 @@ def reopened(path: str | os.PathLike[str]) -> Run:
 
 def execute(run: Run, observer: Observer | None = None) -> Run:
     """Carry out what a run's recipe says, in this run."""
-    return protocols.execute(run.recipe.build(observer), run, observer)
+    task = run.recipe.build(observer)
+    run.description = task.description
+    return protocols.execute(task, run, observer)
 
 
 def train_on(

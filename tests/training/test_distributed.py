@@ -31,6 +31,12 @@ CASES = [
     ("memory", None),
 ]
 
+HELPERS = Path(__file__).parents[1] / "helpers"
+ENVIRONMENT = os.environ | {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([str(HELPERS), os.environ.get("PYTHONPATH", "")]),
+}
+
 
 def one_step(processes: Processes, name: str, chunk: int | None) -> dict[str, torch.Tensor]:
     """Two batches through a network and a loss: the second's value and all gradients, by name."""
@@ -87,7 +93,9 @@ def in_one_of_two_processes(rank: int, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def found_by_two(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("two")
-    processes = [subprocess.Popen([sys.executable, HERE, str(rank), str(folder)]) for rank in range(2)]
+    processes = [
+        subprocess.Popen([sys.executable, HERE, str(rank), str(folder)], env=ENVIRONMENT) for rank in range(2)
+    ]
     assert [process.wait(120) for process in processes] == [0, 0]
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
@@ -167,7 +175,7 @@ def torchrun(*what: str) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=ENVIRONMENT,
     )
 
 

@@ -97,7 +97,8 @@ def runs_whose_reader_dies(folder: Path, values: dict) -> None:
 def test_a_reader_that_dies(small_recipe, tmp_path):
     values = small_recipe | {"data": small_recipe["data"] | {"workers": 1}}
     program = (
-        "import json, os, pathlib, sys; sys.path.append('../helpers'); from test_failures import runs_whose_reader_dies as f; "
+        "import json, os, pathlib, sys; sys.path.append('../helpers'); "
+        "from test_failures import runs_whose_reader_dies as f; "
         "f(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])); os._exit(0)"
     )
     command = [sys.executable, "-c", program, str(tmp_path), json.dumps(values)]

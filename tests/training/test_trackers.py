@@ -10,8 +10,7 @@ from running import new_run, train_on
 
 from nearkin.data import ImageArray, SampleSet
 from nearkin.recipe import Recipe
-from nearkin.training import Observer, Run, RunError
-from nearkin.training.trackers import with_trackers
+from nearkin.training import Run, RunError
 
 
 def images() -> SampleSet:
@@ -63,7 +62,7 @@ def test_weights_and_biases_hears_of_every_epoch_and_of_a_resumed_run(tmp_path, 
     train_on(run, images())
     assert fake.finished == 2
     assert len({begun["id"] for begun in fake.begun}) == 1
-    assert fake.begun[0]["config"] == run.recipe.to_dict()
+    assert fake.begun[0]["config"] == run.terms
     steps = [step for step, numbers in fake.logged if "epoch" in numbers]
     assert steps == [0, 4, 8, 12]  # the second epoch's end broke the first attempt off before it was noted
     assert [numbers for _, numbers in fake.logged if "epoch" in numbers] == run.metrics()
@@ -74,11 +73,6 @@ def test_a_tracker_that_is_not_installed_is_said_before_training(tmp_path, monke
     with pytest.raises(RunError, match="wandb, which is not installed: pip install wandb"):
         train_on(run_with(tmp_path / "run", "wandb"), images())
     assert run_with(tmp_path / "run", "wandb").metrics() == []
-
-
-def test_without_trackers_the_observer_is_left_as_it_is(tmp_path):
-    observer = Observer()
-    assert with_trackers(observer, run_with(tmp_path / "run")) is observer
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # tensorboard's own

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import torch
 
+from nearkin.data import Preprocessing
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.sealed import concatenated, prepared, seal
@@ -90,7 +91,7 @@ def _result(task: Task, run: Run, networks: Sequence[NetworkResult]) -> Result:
     about: dict[str, Any] = {
         "parameters": sum(p.numel() for p in network.parameters()),
         "embedding_dim": network.embedding_dim,
-        "preprocessing": None if network.preprocessing is None else asdict(network.preprocessing),
+        "preprocessing": None if network.preprocessing is None else _plain(network.preprocessing),
     }
     return Result.of(
         networks,
@@ -99,6 +100,12 @@ def _result(task: Task, run: Run, networks: Sequence[NetworkResult]) -> Result:
         disclosure=task.disclosure,
         network=about,
     )
+
+
+def _plain(preprocessing: Preprocessing) -> dict[str, Any]:
+    """As JSON has it."""
+    values = asdict(preprocessing)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
 def _embedder(trained: NetworkResult) -> Embedder:

@@ -26,12 +26,13 @@ _LIBRARIES = (
 )
 
 
-def disclosure(recipe: Recipe, task: Task) -> dict[str, Any]:
+def disclosure(recipe: Recipe, task: Task, *, loss_learns: bool) -> dict[str, Any]:
     """Everything on which a run's score depends, in the words of a methods section.
 
     Args:
         recipe: With every choice made.
         task: What was built from it.
+        loss_learns: Whether the loss has parameters of its own.
     """
     network, optimizer, training = recipe.network, recipe.optimizer, recipe.training
     built = task.embedder.network
@@ -54,7 +55,7 @@ def disclosure(recipe: Recipe, task: Task) -> dict[str, Any]:
         "crop in evaluation": repr(task.embedder.evaluation_transform),
         "sampler": complete["sampler"],
         "optimizer": {key: value for key, value in complete["optimizer"].items() if key != "lr"},
-        "learning rates": _learning_rates(task, recipe),
+        "learning rates": _learning_rates(task, loss_learns),
         "schedule": complete["schedule"],
         "epochs": training.epochs,
         "epochs of the head alone": training.head_only,
@@ -77,11 +78,9 @@ def hyperparameters(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in own.items() if key not in LossRecipe.model_fields}
 
 
-def _learning_rates(task: Task, recipe: Recipe) -> dict[str, float]:
+def _learning_rates(task: Task, loss_learns: bool) -> dict[str, float]:
     rates = {"backbone": task.rates.network, "head": task.rates.head}
-    if recipe.resolved().sampler.name == "random" or recipe.loss.lr is not None:
-        rates["loss"] = task.rates.loss
-    return rates
+    return rates | {"loss": task.rates.loss} if loss_learns else rates
 
 
 def weights_hash(network: Network) -> str:

@@ -120,7 +120,7 @@ class Recipe(Section):
         Traceback (most recent call last):
         nearkin.recipe.errors.RecipeError: recipe: unknown key seeds: did you mean seed?
         """
-        said = upgraded(_plain(values))
+        said = {key: value for key, value in upgraded(_plain(values)).items() if value != {}}
         imports = said.get("imports", ())
         try:
             import_plugins(imports if isinstance(imports, list | tuple) else [imports])
@@ -133,6 +133,13 @@ class Recipe(Section):
             raise RecipeError(f"{source}: {shortened(str(error))[1:-1]}") from None
         recipe._said = said
         recipe._objects = dict(objects or {})
+        try:
+            if recipe.choices():
+                recipe.resolved()  # keywords of what is chosen are checked as well
+        except RecipeError as error:
+            raise RecipeError(f"{source}: {str(error).removeprefix('recipe: ')}") from None
+        except ValueError as error:
+            raise RecipeError(f"{source}: {error}") from None
         return recipe
 
     @classmethod

@@ -287,7 +287,7 @@ class TrainingRecipe(Section):
     stop_after: Count | None = None
     head_only: CountOrZero = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    checkpoint_minutes: Annotated[float, Field(ge=0.001, le=1e5, strict=True)] = 5.0
+    checkpoint_minutes: Annotated[float, Field(ge=1e-9, le=1e5, strict=True)] = 5.0
     accumulate: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 1
     chunk: Count | None = None
     ema: Share | None = None

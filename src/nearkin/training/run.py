@@ -173,6 +173,9 @@ class Run:
 
     def _check_directory(self) -> None:
         """Refuse a directory that holds something else; a run that never started gives way."""
+        in_the_way = next((one for one in (self.path, *self.path.parents) if one.is_file()), None)
+        if in_the_way is not None:
+            raise RunError(f"cannot write to {self.path}: {in_the_way} is a file, not a directory")
         if self._recipe_file.exists():
             if self._is_started():
                 self._check_same_terms()
