@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fsspec.core import url_to_fs
-
 from nearkin.benchmark.snapshots import Snapshot
+from nearkin.extras import require
 
 LOG = "log.jsonl"
 _PUSH_EVERY = 30.0  # seconds
@@ -49,7 +48,8 @@ class RemoteMirror(Mirror):
         super().__init__(local)
         self._address = address
         self._files: Any
-        self._files, root = url_to_fs(address)
+        core = require("fsspec.core", extra="remote", purpose=f"keeping runs at {address}")
+        self._files, root = core.url_to_fs(address)
         self._root = root.rstrip("/")
         for name in names:
             self._pull(name)
