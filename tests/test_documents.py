@@ -53,3 +53,14 @@ def test_documents_point_to_files_that_exist():
         text = (ROOT / document).read_text(encoding="utf-8")
         for target in re.findall(r"""(?:\]\(|src=")(?!https?:)([^)#"]+)""", text):
             assert (ROOT / target).exists(), f"{document} points to {target}"
+
+
+def test_no_document_claims_every_loss_there_is():
+    for path in (
+        ROOT / "README.md",
+        ROOT / "mkdocs.yml",
+        ROOT / "pyproject.toml",
+        *(ROOT / "docs").glob("*.md"),
+    ):
+        text = " ".join(path.read_text(encoding="utf-8").lower().split())
+        assert not re.search(r"(every|all) loss(es)? of (deep metric learning|the field)", text), path
