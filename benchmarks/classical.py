@@ -4,43 +4,41 @@ metric-learn 0.7.0 does not run on today's scikit-learn, so it gets a virtual en
 a temporary folder, or given with ``--peer-python``) and learns there, in a process of its own, from the same
 arrays. One function computes the objective of both results. ITML gets the same pairs and bounds either side.
 
-    python benchmarks/classical.py                                    # iris, wine, digits
-    python benchmarks/classical.py --features cub.npz --only cub64    # features of one's own
+    python benchmarks/classical.py                                # digits
+    python benchmarks/classical.py --heavy --features cub.npz     # iris, wine, and features of one's own, too
 
 ``--features`` takes an npz file with ``train (n, d)`` and ``train_labels (n,)``; it becomes the data sets
-``cub64`` (2,000 rows, the first classes, PCA to 64 dimensions) and ``cub64_full`` (all rows, ours alone).
-Rows measured earlier stay in the results until they are measured again.
+``features`` (2,000 rows, the first classes, PCA to 64 dimensions) and ``features, all`` (all rows, ours
+alone). The floor is one matrix of all squared distances: a learner that looks at all of them once cannot do
+without.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
-import tempfile
 import time
 import venv
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
+import harness
+from harness import FLOOR, OURS, Benchmark, Options, Taken
 from nearkin import classical
 from nearkin.classical.constraints import default_pair_count, distance_bounds, random_pairs
 
-RESULTS = Path(__file__).parent / "results" / "classical.json"
 METHODS = ("lmnn", "nca", "mcml", "itml", "rca", "lfda")
+WITH_OBJECTIVE = ("lmnn", "nca", "mcml", "itml")
 IN_PEER = ("lmnn", "nca", "itml", "rca", "lfda")  # metric-learn has no MCML
+PEER, SKLEARN = "metric-learn", "scikit-learn"
 PEER_REQUIREMENTS = ("metric-learn==0.7.0", "scikit-learn<1.6")
 
 # Run by the peer's Python: no nearkin there.
@@ -85,21 +83,19 @@ print(json.dumps({"seconds": seconds, "peak_mb": peak / 1024, "error": error[:60
 """
 
 
-def data_sets(features: Path | None) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    sets = {}
-    for name, load in (("iris", load_iris), ("wine", load_wine), ("digits", load_digits)):
-        X, y = load(return_X_y=True)
-        # Many distances are equal here; a touch of noise gives both sides the same nearest neighbours.
-        X = X + 1e-5 * X.std(axis=0) * np.random.default_rng(0).normal(size=X.shape)
-        sets[name] = (StandardScaler().fit_transform(X) if name == "wine" else X, y)
-    if features is not None:
-        stored = np.load(features)
-        y = np.unique(stored["train_labels"], return_inverse=True)[1]
-        reduced = PCA(64, svd_solver="full").fit_transform(stored["train"].astype(np.float64))
-        first = np.argsort(y, kind="stable")[:2000]
-        sets["cub64"] = (reduced[first], y[first])
-        sets["cub64_full"] = (reduced, y)
-    return sets
+def toy(name: str) -> tuple[np.ndarray, np.ndarray]:
+    X, y = {"iris": load_iris, "wine": load_wine, "digits": load_digits}[name](return_X_y=True)
+    # Many distances are equal here; a touch of noise gives both sides the same nearest neighbours.
+    X = X + 1e-5 * X.std(axis=0) * np.random.default_rng(0).normal(size=X.shape)
+    return (StandardScaler().fit_transform(X) if name == "wine" else X), y
+
+
+def of_features(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    stored = np.load(path)
+    y = np.unique(stored["train_labels"], return_inverse=True)[1]
+    reduced = PCA(64, svd_solver="full").fit_transform(stored["train"].astype(np.float64))
+    first = np.argsort(y, kind="stable")[:2000]
+    return {"features": (reduced[first], y[first]), "features, all": (reduced, y)}
 
 
 def pairs_for(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -152,161 +148,115 @@ def peak_kb() -> int:
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
-def run_ours(method: str, X: np.ndarray, y: np.ndarray, extra: dict[str, np.ndarray]) -> dict[str, Any]:
+def distances(X: np.ndarray) -> np.ndarray:
+    """The floor."""
+    squares = np.square(X).sum(axis=1)
+    return squares[:, None] + squares - 2 * X @ X.T
+
+
+def learn(arrays: str, method: str, output: str) -> None:
+    """Our part of a comparison, in its own process, so that peak memory means the same on both sides."""
+    stored = np.load(arrays)
+    X, y = stored["X"], stored["y"]
     before = peak_kb()
     start = time.perf_counter()
     if method == "itml":
-        upper, lower = extra["bounds"]
-        fitted = classical.ITML(upper=upper, lower=lower).fit_pairs(extra["pairs"], extra["similar"], X)
+        upper, lower = stored["bounds"]
+        learner = classical.ITML(upper=upper, lower=lower)
+        learner.fit_pairs(stored["pairs"], stored["similar"], X)
     else:
-        fitted = classical.build(method).fit(X, y)
+        learner = classical.build(method).fit(X, y)
     seconds = time.perf_counter() - start
     peak = peak_kb() - before
-    return {"seconds": seconds, "peak_mb": peak / 1024, "error": "", "components": fitted.components_}
+    floor = harness.take_turns({FLOOR: lambda: distances(X)}, rounds=5, scale=1.0)[FLOOR]
+    np.save(output, learner.components_)
+    print(json.dumps({"seconds": seconds, "peak_mb": peak / 1024, "error": "", "floor": floor}))
 
 
-def ours_in_its_own_process(arrays: Path, method: str, folder: Path) -> dict[str, Any]:
-    """As the peer: a fresh process, so that peak memory means the same on both sides."""
-    output = folder / "ours.npy"
-    command = [sys.executable, str(Path(__file__)), "--ours", str(arrays), method, str(output)]
-    return _finished(command, output)
-
-
-def peer_in_its_own_process(python: str, arrays: Path, method: str, folder: Path) -> dict[str, Any]:
-    output = folder / "peer.npy"
-    return _finished([python, "-c", PEER_PROGRAM, str(arrays), method, str(output)], output)
-
-
-def _finished(command: list[str], output: Path) -> dict[str, Any]:
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def finished(command: list[str], output: Path) -> dict[str, Any]:
+    done = subprocess.run([*command, str(output)], capture_output=True, text=True, check=True)
     return {**json.loads(done.stdout.splitlines()[-1]), "components": np.load(output)}
 
 
 def peer_environment(folder: Path) -> str:
-    """A virtual environment with metric-learn; its Python."""
-    venv.create(folder, with_pip=True)
-    python = str(folder / "bin" / "python")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PEER_REQUIREMENTS], check=True)
-    return python
+    """A virtual environment with metric-learn, made by the first process for all of them; its Python."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", *PEER_REQUIREMENTS]
+        done = subprocess.run(install, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"metric-learn cannot be installed; give --peer-python. {done.stderr.strip()}")
+    return str(python)
 
 
-@dataclass(frozen=True)
-class Task:
-    """One data set, and the pairs drawn from it."""
-
-    name: str
-    X: np.ndarray
-    y: np.ndarray
-    extra: dict[str, np.ndarray]
-
-    def row(self, method: str, library: str, results: list[dict[str, Any]]) -> dict[str, Any]:
-        """What one library's runs of one method came to."""
-        last = results[-1]
-        value = None
-        if method in ("lmnn", "nca", "mcml", "itml") and not last["error"]:
-            value = objective(method, last["components"].astype(np.float64), self.X, self.y, self.extra)
-        return {
-            "data": f"{self.name} ({len(self.X):,} × {self.X.shape[1]})",
-            "method": method,
-            "library": library,
-            "objective": value,
-            "seconds": float(np.median([r["seconds"] for r in results])),
-            "peak_mb": float(np.median([r["peak_mb"] for r in results])),
-            "error": last["error"],
+def compare(
+    name: str, data: tuple[np.ndarray, np.ndarray], method: str, python: str, folder: Path
+) -> Iterator[Taken]:
+    """Time and added memory of one method; the objective each side reached stands in the note."""
+    X, y = data
+    extra = pairs_for(X, y)
+    arrays = folder / "arrays.npz"
+    np.savez(arrays, X=X, y=y, **extra)
+    ours = finished([sys.executable, __file__, "--learn", str(arrays), method], folder / "ours.npy")
+    found = {OURS: ours}
+    if method in IN_PEER and name != "features, all":
+        theirs = [python, "-c", PEER_PROGRAM, str(arrays)]
+        found[PEER] = finished([*theirs, method], folder / "peer.npy")
+        if method == "nca":
+            found[SKLEARN] = finished([*theirs, "nca_sklearn"], folder / "peer.npy")
+    reached = {}
+    if method in WITH_OBJECTIVE:
+        reached = {
+            side: objective(method, one["components"].astype(np.float64), X, y, extra)
+            for side, one in found.items()
+            if not one["error"]
         }
+    notes = [f"{side}: {one['error']}" for side, one in found.items() if one["error"]]
+    if reached:
+        notes.append("objective: " + ", ".join(f"{side} {value:.6g}" for side, value in reached.items()))
+    task = f"{name} ({len(X):,} × {X.shape[1]}), {method}"
+    seconds: dict[str, list[float | None]] = {side: [one["seconds"]] for side, one in found.items()}
+    note, facts = "; ".join(notes), {"objective": reached} if reached else {}
+    yield Taken(task, {FLOOR: ours["floor"], **seconds}, "s", note, facts)
+    yield Taken(f"{task}, memory added", {side: [one["peak_mb"]] for side, one in found.items()}, "MB")
 
 
-def compare(task: Task, methods: list[str], python: str, runs: int) -> list[dict[str, Any]]:
-    rows = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        arrays = folder / "arrays.npz"
-        np.savez(arrays, X=task.X, y=task.y, **task.extra)
-        for method in methods:
-            results: dict[str, list[dict[str, Any]]] = {"nearkin": [], "metric-learn": [], "scikit-learn": []}
-            for _ in range(runs):  # interleaved, so that a busy moment of the machine hits all sides
-                results["nearkin"].append(ours_in_its_own_process(arrays, method, folder))
-                if method in IN_PEER and task.name != "cub64_full":
-                    results["metric-learn"].append(peer_in_its_own_process(python, arrays, method, folder))
-                    if method == "nca":
-                        sklearn = peer_in_its_own_process(python, arrays, "nca_sklearn", folder)
-                        results["scikit-learn"].append(sklearn)
-            rows += [task.row(method, library, found) for library, found in results.items() if found]
-    return rows
+def measure(names: tuple[str, ...], options: Options) -> Iterator[Taken]:
+    """Every method on every data set; each fit runs in a process of its own."""
+    folder = Path(options.folder)
+    python = options.peer_python or peer_environment(folder / "peer")
+    sets = {name: toy(name) for name in (("iris",) if options.small else names)}
+    if options.features and names != ("digits",) and not options.small:
+        sets |= of_features(options.features)
+    for name, data in sets.items():
+        for method in METHODS:
+            yield from compare(name, data, method, python, folder)
 
 
-def show(rows: list[dict[str, Any]]) -> list[str]:
-    """The table as lines of markdown, ratios of time against ours in the same run."""
-    lines = [
-        "| data | method | library | objective (lower is better) | seconds | times ours | added memory, MB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    own = {(r["data"], r["method"]): r["seconds"] for r in rows if r["library"] == "nearkin"}
-    for r in rows:
-        value = r["error"] or ("" if r["objective"] is None else f"{r['objective']:.6g}")
-        ratio = r["seconds"] / own[r["data"], r["method"]]
-        cells = r["data"], r["method"], r["library"], value
-        lines.append(f"| {' | '.join(cells)} | {r['seconds']:.3g} | {ratio:.1f} | {r['peak_mb']:.0f} |")
-    return lines
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+NOTE = (
+    "Each fit runs in a process of its own, metric-learn 0.7.0 in an environment of its own with an older "
+    "scikit-learn. The lower an objective, the better; one function computes it for all sides."
+)
+BENCHMARKS = [
+    Benchmark(
+        name,
+        f"Classical learners: {', '.join(sets)}",
+        "one matrix of all squared distances",
+        partial(measure, sets),
+        NOTE,
+        threads=1,
+        packages=("numpy", "scipy", "scikit-learn"),
+        heavy=heavy,
     )
-    parser.add_argument("--peer-python", help="a Python that has metric-learn 0.7.0 and scikit-learn < 1.6")
-    parser.add_argument("--features", type=Path, help="npz with train and train_labels")
-    parser.add_argument("--only", nargs="+", help="data sets to run")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--runs", type=int, default=1, help="repetitions, interleaved; the median counts")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--ours", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.ours:
-        arrays, method, output = options.ours
-        data = np.load(arrays)
-        result = run_ours(method, data["X"], data["y"], {k: data[k] for k in ("pairs", "similar", "bounds")})
-        np.save(output, result.pop("components"))
-        print(json.dumps(result))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        python = options.peer_python or peer_environment(Path(folder))
-        rows = []
-        for name, (X, y) in data_sets(options.features).items():
-            if options.only is None or name in options.only:
-                rows += compare(Task(name, X, y, pairs_for(X, y)), options.methods, python, options.runs)
-        peer_versions = subprocess.run(
-            [python, "-c", "import sklearn, numpy; print(sklearn.__version__, numpy.__version__)"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-    report(rows, peer_versions, options.output)
-
-
-def report(rows: list[dict[str, Any]], peer_versions: list[str], output: Path) -> None:
-    """Print this run; store it with earlier ones, as JSON and as markdown beside it."""
-    threads = os.environ.get("OMP_NUM_THREADS", "all")
-    about = (
-        f"Python {platform.python_version()}; ours: numpy {version('numpy')}, scipy {version('scipy')}, "
-        f"scikit-learn {version('scikit-learn')}; peer: metric-learn 0.7.0, scikit-learn {peer_versions[0]}, "
-        f"numpy {peer_versions[1]}; threads: {threads}."
+    for name, sets, heavy in (
+        ("classical", ("digits",), False),
+        ("classical_more", ("iris", "wine"), True),
     )
-    lines = show(rows)
-    table = Table(*(cell.strip() for cell in lines[0].strip("|").split("|")))
-    for line in lines[2:]:
-        table.add_row(*(cell.strip() for cell in line.strip("|").split("|")))
-    Console().print(table)
-    earlier = json.loads(output.read_text(encoding="utf-8"))["rows"] if output.exists() else []
-    measured = {(r["data"], r["method"], r["library"]): r for r in [*earlier, *rows]}
-    kept = sorted(
-        measured.values(), key=lambda r: (r["data"], METHODS.index(r["method"]), r["library"] != "nearkin")
-    )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({"about": about, "rows": kept}, indent=1), encoding="utf-8")
-    markdown = ["# Classical learners", "", about, "", *show(kept), ""]
-    output.with_suffix(".md").write_text("\n".join(markdown), encoding="utf-8")
-
+]
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--learn"]:
+        learn(*sys.argv[2:])
+    else:
+        harness.main(BENCHMARKS, __file__, __doc__)

@@ -1,29 +1,25 @@
 """Retrieval scores beside pytorch-metric-learning's calculator, faiss flat search and the plain product.
 
-Same embeddings, one process, interleaved rounds, medians; the numbers are compared in the same run.
+Same embeddings, one process, taking turns; the numbers are compared in the same run.
 
     python benchmarks/evaluation.py             # 20,000 × 512, 3,777 classes
-    python benchmarks/evaluation.py --threads 1 --cpu-time     # on a machine that others use as well
-    python benchmarks/evaluation.py --large     # once more with 60,502 rows and 11,316 classes, ours alone
+    python benchmarks/evaluation.py --heavy     # and 60,502 rows, ours alone, with its memory
+
+The floor is the part of the product of all with all above the diagonal, in blocks: what no exact search can
+do without. The plain product computes the part below it, too.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
-import statistics
-import time
 import warnings
-from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+import harness
+from harness import FLOOR, OURS, Benchmark, Options, Taken
 from nearkin.evaluation import recall_scores, retrieval_scores
 
 with warnings.catch_warnings():
@@ -31,14 +27,15 @@ with warnings.catch_warnings():
     import faiss
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
-RESULTS = Path(__file__).parent / "results"
 THEIR_NAMES = {
     "mean_average_precision_at_r": "map_at_r",
     "r_precision": "r_precision",
     "precision_at_1": "precision_at_1",
 }
-OURS, RECALL = "nearkin, all scores", "nearkin, Recall@1,2,4,8"
-PML, FAISS, PRODUCT = "PML calculator, 3 scores", "faiss flat, k = 1001", "plain product, 2,000-row blocks"
+PML, FAISS, PRODUCT = "PML", "faiss", "plain product"
+ALL, RECALL = "all retrieval scores", "Recall@1, 2, 4, 8"
+BLOCK = 2000
+Numbers = dict[str, float]
 
 
 def embeddings_like_sop(rows: int, dim: int, classes: int) -> tuple[Tensor, Tensor]:
@@ -50,12 +47,17 @@ def embeddings_like_sop(rows: int, dim: int, classes: int) -> tuple[Tensor, Tens
     return torch.nn.functional.normalize(points), labels
 
 
+def half_product(points: Tensor) -> None:
+    for start in range(0, len(points), BLOCK):
+        points[start : start + BLOCK] @ points[start:].T
+
+
 def plain_product(points: Tensor) -> None:
-    for start in range(0, len(points), 2000):
-        points[start : start + 2000] @ points.T
+    for start in range(0, len(points), BLOCK):
+        points[start : start + BLOCK] @ points.T
 
 
-def flat_search(points: Tensor, labels: Tensor, k: int) -> dict[str, float]:
+def flat_search(points: Tensor, labels: Tensor, k: int) -> Numbers:
     array = points.numpy()
     index = faiss.IndexFlatIP(array.shape[1])
     index.add(array)
@@ -69,123 +71,80 @@ def flat_search(points: Tensor, labels: Tensor, k: int) -> dict[str, float]:
     return {f"recall_at_{n}": float((first <= n).double().mean()) for n in (1, 10, 100, 1000)}
 
 
-def contenders(points: Tensor, labels: Tensor) -> dict[str, Callable[[], dict[str, float] | None]]:
+def scores(options: Options) -> Iterator[Taken]:
+    """All scores, then recall alone; the numbers of all sides must agree."""
+    rows, classes = (1500, 300) if options.small else (20_000, 3_777)
+    points, labels = embeddings_like_sop(rows, 512, classes)
     calculator = AccuracyCalculator(include=tuple(THEIR_NAMES), k="max_bin_count")
-    return {
-        PRODUCT: lambda: plain_product(points),
-        RECALL: lambda: recall_scores(points, labels).to_dict(),
-        OURS: lambda: retrieval_scores(points, labels, recall_at=(1, 10, 100, 1000)).to_dict(),
-        PML: lambda: {
-            THEIR_NAMES[name]: value for name, value in calculator.get_accuracy(points, labels).items()
-        },
-        FAISS: lambda: flat_search(points, labels, 1001),
+    numbers: dict[str, Numbers] = {}
+
+    def noting(name: str, run: Callable[[], Numbers]) -> Callable[[], None]:
+        return lambda: numbers.__setitem__(name, run())
+
+    def calculated() -> Numbers:
+        return {THEIR_NAMES[name]: v for name, v in calculator.get_accuracy(points, labels).items()}
+
+    products = {FLOOR: lambda: half_product(points), PRODUCT: lambda: plain_product(points)}
+    every = {
+        **products,
+        OURS: noting(OURS, lambda: retrieval_scores(points, labels, recall_at=(1, 10, 100, 1000)).to_dict()),
+        PML: noting(PML, calculated),
+        FAISS: noting(FAISS, lambda: flat_search(points, labels, 1001)),
     }
+    recall = {**products, OURS: noting(RECALL, lambda: recall_scores(points, labels).to_dict())}
+    seed = options.process
+    size = f"{rows:,} × 512"
+    # Two rounds after the one that warms up: a round takes half a minute.
+    taken = harness.take_turns(every, rounds=2, least=2, seed=seed)
+    recall_taken = harness.take_turns(recall, rounds=5, seed=seed)
+    largest = largest_difference(numbers)
+    same = f"largest difference between the sides' numbers: {largest:.1e}"
+    note = f"PML: three scores; faiss: flat search, k = 1,001; {same}"
+    yield Taken(f"{ALL}, {size}", taken, note=note, facts={"largest difference": largest})
+    yield Taken(f"{RECALL}, {size}", recall_taken)
 
 
-def measure(
-    points: Tensor, labels: Tensor, rounds: int, clock: Callable[[], float]
-) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Median seconds and the numbers of every contender."""
-    timed = contenders(points, labels)
-    seconds: dict[str, list[float]] = {name: [] for name in timed}
-    numbers: dict[str, dict[str, float]] = {}
-    timed[RECALL]()
-    for _ in range(rounds):
-        for name, run in timed.items():
-            start = clock()
-            numbers[name] = run() or {}
-            seconds[name].append(clock() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}, numbers
-
-
-def compare_numbers(numbers: dict[str, dict[str, float]]) -> float:
-    """Largest difference between our numbers and theirs; a real one is an error."""
+def largest_difference(numbers: dict[str, Numbers]) -> float:
+    """Between our numbers and theirs; a real one is an error."""
     ours = numbers[OURS]
     differences = [abs(ours[name] - value) for peer in (PML, FAISS) for name, value in numbers[peer].items()]
     differences.append(abs(ours["recall_at_1"] - numbers[RECALL]["recall_at_1"]))
-    # One query of 20,000 whose two best neighbours differ by less than the round-off.
+    # One query of 20,000 whose two best neighbours differ by less than the round-off, or a few of them.
     if max(differences) > 2e-4:
         raise SystemExit(f"the numbers differ by {max(differences):.1e}: {numbers}")
     return max(differences)
 
 
-def report(seconds: dict[str, float], numbers: dict[str, dict[str, float]], args: argparse.Namespace) -> None:
-    largest = compare_numbers(numbers)
-    ratios = {
-        "PML ÷ nearkin, all scores (at least 3)": seconds[PML] / seconds[OURS],
-        "faiss ÷ nearkin, all scores (at least 1)": seconds[FAISS] / seconds[OURS],
-        "nearkin, Recall@1,2,4,8 ÷ plain product (at most 0.85)": seconds[RECALL] / seconds[PRODUCT],
-        "nearkin, all scores ÷ plain product": seconds[OURS] / seconds[PRODUCT],
+def large(options: Options) -> Iterator[Taken]:
+    """Ours alone, once for each process, with the memory it adds."""
+    rows, classes = (3000, 600) if options.small else (60_502, 11_316)
+    points, labels = embeddings_like_sop(rows, 512, classes)
+    sides: dict[str, Callable[[], object]] = {
+        FLOOR: lambda: half_product(points),
+        OURS: lambda: retrieval_scores(points, labels, recall_at=(1, 10, 100, 1000)),
     }
-    table = Table(
-        "", "ratio", title=f"{args.rows:,} × {args.dim}, {args.classes:,} classes, medians of {args.rounds}"
-    )
-    for name, ratio in ratios.items():
-        table.add_row(name, f"{ratio:.2f}")
-    for name, value in seconds.items():
-        table.add_row(f"{name}, seconds", f"{value:.2f}")
-    Console().print(table)
-    Console().print(f"largest difference between the numbers: {largest:.1e}")
-    RESULTS.mkdir(exist_ok=True)
-    written = {
-        "rows": args.rows,
-        "dim": args.dim,
-        "classes": args.classes,
-        "rounds": args.rounds,
-        "threads": torch.get_num_threads(),
-        "clock": "processor time" if args.cpu_time else "wall time",
-        "versions": {name: version(name) for name in ("torch", "faiss-cpu", "pytorch-metric-learning")},
-        "ratios": ratios,
-        "median_seconds": seconds,
-        "numbers": numbers,
-        "largest_difference": largest,
-    }
-    name = "evaluation_processor_time.json" if args.cpu_time else "evaluation.json"
-    (RESULTS / name).write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    sides[OURS]()
+    added = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10 - before
+    yield Taken(f"{ALL}, {rows:,} × 512", harness.take_turns(sides, rounds=1, least=1, seed=options.process))
+    yield Taken(f"memory added, {rows:,} × 512", {OURS: [added]}, "MB")
 
 
-def large() -> None:
-    points, labels = embeddings_like_sop(60_502, 512, 11_316)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    start = time.perf_counter()
-    scores = retrieval_scores(points, labels, recall_at=(1, 10, 100, 1000))
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    written = {
-        "rows": 60_502,
-        "dim": 512,
-        "classes": 11_316,
-        "threads": torch.get_num_threads(),
-        "seconds": seconds,
-        "peak_gib_of_the_process": peak,
-        "gib_before": before,
-        "numbers": scores.to_dict(),
-    }
-    Console().print(written)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "evaluation_large.json").write_text(json.dumps(written, indent=2) + "\n")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--classes", type=int, default=3_777)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--cpu-time", action="store_true", help="processor time instead of wall time")
-    parser.add_argument("--large", action="store_true", help="only 60,502 rows, once, with the peak memory")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    faiss.omp_set_num_threads(args.threads)
-    if args.large:
-        large()
-        return
-    points, labels = embeddings_like_sop(args.rows, args.dim, args.classes)
-    clock = time.process_time if args.cpu_time else time.perf_counter
-    seconds, numbers = measure(points, labels, args.rounds, clock)
-    report(seconds, numbers, args)
-
+_ABOUT = (
+    "the product of all with all above the diagonal, once",
+    ("torch", "faiss-cpu", "pytorch-metric-learning"),
+)
+BENCHMARKS = [
+    Benchmark("evaluation", "Retrieval scores", _ABOUT[0], scores, packages=_ABOUT[1]),
+    Benchmark(
+        "evaluation_large",
+        "Retrieval scores of 60,502 embeddings",
+        _ABOUT[0],
+        large,
+        packages=_ABOUT[1],
+        heavy=True,
+    ),
+]
 
 if __name__ == "__main__":
-    main()
+    harness.main(BENCHMARKS, __file__, __doc__)

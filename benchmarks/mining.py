@@ -1,57 +1,28 @@
-"""Miners and samplers beside pytorch-metric-learning's, in one process, taking turns.
+"""Miners and samplers beside pytorch-metric-learning's.
 
     python benchmarks/mining.py
 
-prints a table and writes ``benchmarks/results/mining.md``. Every row starts from what both sides start from:
-embeddings and labels for miners, labels for samplers. Times are medians; a ratio above 1 means we are faster.
+Every row starts from what both sides start from: embeddings and labels for miners, labels for samplers. The
+floor of a miner is the similarity of all with all, of a sampler one random order of all images as a list.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
-import platform
-import statistics
-import time
-from collections.abc import Callable, Sized
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sized
 
 import torch
 from pytorch_metric_learning import miners as pml_miners
 from pytorch_metric_learning.distances import CosineSimilarity
 from pytorch_metric_learning.samplers import MPerClassSampler
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import normalize
 
+import harness
+from harness import FLOOR, OURS, Benchmark, Options, Taken
 from nearkin import mining, sampling
 
-RESULTS = Path(__file__).parent / "results" / "mining.md"
-PACKAGES = ("nearkin", "torch", "pytorch-metric-learning")
-
-
-class Contest(NamedTuple):
-    """Two ways to do one thing, and what is worth knowing about the comparison."""
-
-    task: str
-    ours: Callable[[], object]
-    theirs: Callable[[], object]
-    note: str
-
-
-class Outcome(NamedTuple):
-    """How long each side took, in the median."""
-
-    contest: Contest
-    our_seconds: float
-    their_seconds: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times faster we are."""
-        return self.their_seconds / self.our_seconds
+PML = "PML"
+TheirMiner = Callable[[Tensor, Tensor], object]
 
 
 def embeddings_and_labels(images: int, images_per_class: int, dim: int) -> tuple[Tensor, Tensor]:
@@ -96,41 +67,53 @@ def our_miner(name: str, embeddings: Tensor, labels: Tensor) -> Callable[[], min
     return mine
 
 
-def miner_contests(batch: int, images_per_class: int, dim: int) -> list[Contest]:
-    x, y = embeddings_and_labels(batch, images_per_class, dim)
+def similarity(embeddings: Tensor) -> Tensor:
+    unit = normalize(embeddings, dim=1)
+    return unit @ unit.T
+
+
+def contest(
+    task: str, our_name: str, their_miner: TheirMiner, *, x: Tensor, y: Tensor, note: str, options: Options
+) -> Taken:
+    """One miner of ours and one of theirs, on the same batch."""
+    mine = our_miner(our_name, x, y)
+    sides = {FLOOR: lambda: similarity(x), OURS: mine, PML: lambda: their_miner(x, y)}
+    for side in (OURS, PML):
+        found = sides[side]()
+        assert isinstance(found, Sized)
+        assert len(found) > 0
+    rounds = 3 if options.small else 25
+    return Taken(task, harness.take_turns(sides, rounds=rounds, budget=2.0, seed=options.process), note=note)
+
+
+def miners(batch: int, options: Options) -> Iterator[Taken]:
+    """Every miner that both sides have, for batches of ``batch`` images, four of a class."""
+    x, y = embeddings_and_labels(batch, images_per_class=4, dim=512)
     scattered = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-    size = f"B {batch:,}, D {dim}"
-
-    def contest(name: str, their_miner: Callable[[Tensor, Tensor], object], note: str) -> Contest:
-        return Contest(f"{name}, {size}", our_miner(name, x, y), lambda: their_miner(x, y), note)
-
+    size = f"B {batch:,}"
     cosine = CosineSimilarity()
-    distance_weighted = pml_miners.DistanceWeightedMiner()
-    return [
-        Contest(
-            f"distance_weighted, {size}, scattered",
-            our_miner("distance_weighted", scattered, y),
-            lambda: distance_weighted(scattered, y),
-            coverage(scattered, y),
-        ),
-        contest("distance_weighted", distance_weighted, coverage(x, y)),
-        contest(
-            "semi_hard",
-            pml_miners.TripletMarginMiner(margin=0.2, type_of_triplets="semihard", distance=cosine),
-            "TripletMarginMiner: every semi-hard triplet within a margin; ours: the hardest of each pair",
-        ),
-        contest(
-            "semi_hard",
-            pml_miners.BatchEasyHardMiner(pos_strategy="hard", neg_strategy="semihard", distance=cosine),
-            "BatchEasyHardMiner: one pair per anchor; ours: every positive pair, more work",
-        ),
-        contest("hard", hard := pml_miners.BatchHardMiner(distance=cosine), agreement("hard", hard, x, y)),
-        contest(
+    weighted = pml_miners.DistanceWeightedMiner()
+    hard = pml_miners.BatchHardMiner(distance=cosine)
+    multi_similarity = pml_miners.MultiSimilarityMiner()
+    within_margin = pml_miners.TripletMarginMiner(margin=0.2, type_of_triplets="semihard", distance=cosine)
+    per_anchor = pml_miners.BatchEasyHardMiner(pos_strategy="hard", neg_strategy="semihard", distance=cosine)
+    every = "TripletMarginMiner: every semi-hard triplet within a margin; ours: the hardest of each pair"
+    one = "BatchEasyHardMiner: one pair per anchor; ours: every positive pair, more work"
+    for task, name, theirs, points, note in (
+        ("distance_weighted, scattered", "distance_weighted", weighted, scattered, coverage(scattered, y)),
+        ("distance_weighted", "distance_weighted", weighted, x, coverage(x, y)),
+        ("semi_hard, TripletMarginMiner", "semi_hard", within_margin, x, every),
+        ("semi_hard, BatchEasyHardMiner", "semi_hard", per_anchor, x, one),
+        ("hard", "hard", hard, x, agreement("hard", hard, x, y)),
+        (
             "multi_similarity",
-            multi_similarity := pml_miners.MultiSimilarityMiner(),
+            "multi_similarity",
+            multi_similarity,
+            x,
             agreement("multi_similarity", multi_similarity, x, y),
         ),
-    ]
+    ):
+        yield contest(f"{task}, {size}", name, theirs, x=points, y=y, note=note, options=options)
 
 
 def agreement(name: str, their_miner: Callable[[Tensor, Tensor], object], x: Tensor, y: Tensor) -> str:
@@ -156,106 +139,42 @@ def coverage(x: Tensor, y: Tensor) -> str:
     return f"DistanceWeightedMiner; triplets: {triplets}; anchors with one: {anchors}"
 
 
-def sampler_contests() -> list[Contest]:
+def samplers(options: Options) -> Iterator[Taken]:
+    """An epoch of balanced batches, with both ways to use theirs."""
     labels = stanford_online_products_labels()
     ours = sampling.build("balanced", labels, batch_size=100, images_per_class=5)
-    contests = []
-    for keywords, note in [({"batch_size": 100}, "with batch_size"), ({}, "without batch_size")]:
+    for keywords, how in [({"batch_size": 100}, "with batch_size"), ({}, "without batch_size")]:
         theirs = MPerClassSampler(labels, m=5, length_before_new_iter=len(labels), **keywords)
+        sides = {
+            FLOOR: lambda: torch.randperm(len(labels)).tolist(),
+            OURS: lambda: list(ours),
+            PML: lambda theirs=theirs: list(theirs),
+        }
         shown = f"different images shown: ours {ours.images_per_epoch:,}, theirs {len(set(theirs)):,}"
-        contests.append(
-            Contest(
-                "balanced, SOP, one epoch",
-                lambda: list(ours),
-                lambda theirs=theirs: list(theirs),
-                f"MPerClassSampler {note}; {shown}",
-            )
+        yield Taken(
+            f"balanced, one epoch of SOP, {how}",
+            harness.take_turns(sides, rounds=2 if options.small else 7, seed=options.process),
+            note=f"MPerClassSampler {how}; {shown}",
         )
-    return contests
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """The second of two runs: in use, a miner follows itself, and finds its memory where it left it."""
-    run()
-    start = time.perf_counter()
-    result = run()
-    elapsed = time.perf_counter() - start
-    assert isinstance(result, Sized)
-    assert len(result) > 0
-    return elapsed
+def measure(options: Options) -> Iterator[Taken]:
+    """Miners of small and large batches, then samplers."""
+    for batch in (64,) if options.small else (128, 1024):
+        yield from miners(batch, options)
+    yield from samplers(options)
 
 
-def settle(contest: Contest, rounds: int) -> Outcome:
-    """Take turns, so that whatever else the machine does falls on both."""
-    times = [(seconds(contest.ours), seconds(contest.theirs)) for _ in range(rounds)]
-    ours, theirs = zip(*times, strict=True)
-    return Outcome(contest, statistics.median(ours), statistics.median(theirs))
-
-
-def show(outcomes: list[Outcome]) -> None:
-    table = Table(title="Mining and sampling, beside pytorch-metric-learning")
-    for column in ("task", "ours", "theirs", "ratio"):
-        table.add_column(column, justify="left" if column == "task" else "right")
-    table.add_column("what was compared")
-    for row in rows(outcomes):
-        table.add_row(*row)
-    Console().print(table)
-
-
-def rows(outcomes: list[Outcome]) -> list[tuple[str, str, str, str, str]]:
-    return [
-        (
-            outcome.contest.task,
-            f"{1e3 * outcome.our_seconds:.1f} ms",
-            f"{1e3 * outcome.their_seconds:.1f} ms",
-            f"{outcome.ratio:.1f} ×",
-            outcome.contest.note,
-        )
-        for outcome in outcomes
-    ]
-
-
-def write(outcomes: list[Outcome], rounds: int) -> None:
-    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    lines = [
-        "# Mining and sampling, beside pytorch-metric-learning",
-        "",
-        f"Medians of {rounds} rounds, taking turns in one process. {versions}, Python "
-        f"{platform.python_version()}, threads: {torch.get_num_threads()}. Written by benchmarks/mining.py. "
+BENCHMARKS = [
+    Benchmark(
+        "mining",
+        "Mining and sampling, beside pytorch-metric-learning",
+        "the similarity of all with all (miners), one random order of all images (samplers)",
+        measure,
         "Embeddings are loose clusters in families of classes; *scattered* ones are random directions.",
-        "",
-        "| task | ours | theirs | ratio | what was compared |",
-        "|---|---:|---:|---:|---|",
-        *("| " + " | ".join(row) + " |" for row in rows(outcomes)),
-    ]
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def version(package: str) -> str:
-    if package == "nearkin":
-        import nearkin  # noqa: PLC0415 - may run from a checkout that is not installed
-
-        return nearkin.__version__
-    return importlib.metadata.version(package)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Miners and samplers beside pytorch-metric-learning's.")
-    parser.add_argument("--rounds", type=int, default=7, help="how often each side is timed (default: 7)")
-    parser.add_argument("--threads", type=int, help="threads for torch (default: torch's own choice)")
-    arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    contests = [
-        *miner_contests(batch=128, images_per_class=4, dim=512),
-        *miner_contests(batch=1024, images_per_class=4, dim=512),
-        *sampler_contests(),
-    ]
-    outcomes = [settle(contest, arguments.rounds) for contest in contests]
-    show(outcomes)
-    write(outcomes, arguments.rounds)
-
+        packages=("torch", "pytorch-metric-learning"),
+    )
+]
 
 if __name__ == "__main__":
-    main()
+    harness.main(BENCHMARKS, __file__, __doc__)

@@ -1,41 +1,36 @@
 """An epoch of a run beside an epoch of a bare PyTorch loop with the same network, loss and batches.
 
-    python benchmarks/training.py [--loss multi_similarity] [--epochs 6] [--threads 1]
+    python benchmarks/training.py
 
-Both train on the embedded glyphs in one process and take turns, batch by batch, so that whatever else the
-machine does slows both. The bare loop is what anybody would write: batches, forward, loss, backward,
-optimiser, learning rate. The run does everything that a run does except validation: watchdogs, metrics, and a
-checkpoint on disk after every epoch. Both start from the same seed, and their losses must agree in every
-epoch: the same work is done. Beside the seconds on the clock
-stand those of the processor, which other programs disturb less; waiting for the disk is in the first only.
+Both train on the embedded glyphs in one process and take turns, batch by batch. The bare loop, the floor, is
+what anybody would write: batches, forward, loss, backward, optimiser, learning rate. The run does everything
+that a run does except validation: watchdogs, metrics, and a checkpoint on disk after every epoch. Both start
+from the same seed, and their losses must agree in every epoch: the same work is done. Beside the seconds on
+the clock stand those of the processor; waiting for the disk is in the first only.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import platform
-import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
+import harness
+from harness import FLOOR, OURS, Benchmark, Options, Taken
 from nearkin import data, sampling
 from nearkin.allocation import keep_freed_memory
 from nearkin.training import Observer, Recipe, Run, build_network, train
 from nearkin.training.building import build_loss
 from nearkin.training.optimization import learning_rate_factor
 
-RESULTS = Path(__file__).parent / "results"
+LOSSES, EPOCHS = ("multi_similarity", "proxy_anchor"), 3
 
 
 class Seconds(NamedTuple):
@@ -130,74 +125,43 @@ class TakingTurns(Observer):
         self.started = Seconds.now()
 
 
-def measure(loss: str, epochs: int, folder: Path) -> dict[str, float]:
-    """Medians of seconds per epoch, without the first, which warms up."""
+def epochs_of(loss: str, epochs: int, folder: Path) -> TakingTurns:
+    """Train both; seconds of every epoch."""
     recipe = Recipe.parse(
-        {
-            "loss": {"name": loss},
-            "protocol": {"name": "standard"},
-            "training": {"epochs": epochs},
-        }
+        {"loss": {"name": loss}, "protocol": {"name": "standard"}, "training": {"epochs": epochs}}
     )
     images = data.build(recipe.data.name, recipe.data.root, **recipe.data.keywords).train
     turns = TakingTurns(BareLoop(recipe, images))
-    train(Run.open(folder / loss, recipe), images, None, turns)
-    pairs = list(zip(turns.run[1:], turns.loop[1:], strict=True))
-    ratios = [run.clock / loop.clock for run, loop in pairs]
-    return {
-        "images": len(images),
-        "run": statistics.median(run.clock for run, _ in pairs),
-        "bare loop": statistics.median(loop.clock for _, loop in pairs),
-        "ratio": statistics.median(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-        "processor": statistics.median(run.processor / loop.processor for run, loop in pairs),
-    }
+    train(Run.open(folder, recipe), images, None, turns)
+    return turns
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--loss", default="multi_similarity")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+def measure(options: Options) -> Iterator[Taken]:
+    """Seconds per epoch, on the clock and of the processor, without the first epoch, which warms up."""
+    torch.set_num_threads(1)
     keep_freed_memory()  # as the command line does; otherwise the two pay for each other's pages by chance
-    with tempfile.TemporaryDirectory() as temporary:
-        measured = measure(arguments.loss, arguments.epochs, Path(temporary))
-    write(arguments.loss, measured, arguments.epochs)
+    for loss in LOSSES[1:] if options.small else LOSSES:
+        folder = Path(options.folder, f"{loss} {options.process}")
+        turns = epochs_of(loss, 2 if options.small else EPOCHS, folder)
+        sides = {FLOOR: turns.loop[1:], OURS: turns.run[1:]}
+        yield Taken(loss, {side: [one.clock for one in taken] for side, taken in sides.items()}, "s")
+        yield Taken(
+            f"{loss}, processor time",
+            {side: [one.processor for one in taken] for side, taken in sides.items()},
+            "s",
+        )
 
 
-def write(loss: str, measured: dict[str, float], epochs: int) -> None:
-    console = Console()
-    header = ("loss", "images", "run, s", "loop, s", "run / loop", "lowest to highest", "processor")
-    cells = (
-        loss,
-        f"{measured['images']:,}",
-        f"{measured['run']:.3f}",
-        f"{measured['bare loop']:.3f}",
-        f"{measured['ratio']:.3f}",
-        f"{measured['lowest']:.3f} to {measured['highest']:.3f}",
-        f"{measured['processor']:.3f}",
+BENCHMARKS = [
+    Benchmark(
+        "training",
+        "An epoch of a run beside a bare PyTorch loop",
+        "a bare PyTorch loop with the same network, loss and batches",
+        measure,
+        "Both sides take turns batch by batch and must reach the same loss in every epoch.",
+        threads=1,
     )
-    table = Table(*header)
-    table.add_row(*cells)
-    console.print(table)
-    versions = (
-        f"torch {torch.__version__}, Python {platform.python_version()}, {torch.get_num_threads()} threads"
-    )
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"training_{loss}.md").write_text(
-        "# A run beside a bare PyTorch loop\n\n"
-        f"Seconds per epoch: medians of {epochs - 1} epochs that take turns, batch by batch, in one process; "
-        f"{versions}. The last column is the ratio of processor seconds. By `benchmarks/training.py`, "
-        "which says what is compared.\n\n"
-        + f"| {' | '.join(header)} |\n|---|---:|---:|---:|---:|---:|---:|\n| {' | '.join(cells)} |\n",
-        encoding="utf-8",
-    )
-
+]
 
 if __name__ == "__main__":
-    main()
+    harness.main(BENCHMARKS, __file__, __doc__)

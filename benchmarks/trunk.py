@@ -1,50 +1,43 @@
 """Training the last two stages of EfficientNet-Lite0 on CUB: full epochs beside epochs on a cached trunk.
 
-    python benchmarks/trunk.py [--images 64] [--threads 1]
+    python benchmarks/trunk.py [--shared FOLDER]
 
-Needs the real birds and weights in ../shared. Three ways to run an epoch take turns in one process:
-*full* decodes, augments, and trains the whole network; *frozen* decodes, augments, runs the trunk without
-gradients, and trains what comes after ``blocks.4``; *cached* reads the trunk's activations instead. The table
-shows medians of images per second; an epoch of CUB has 5,864 images.
+Needs the real birds and weights in ../shared. Ways to run an epoch, taking turns: *full* decodes, augments,
+and trains the whole network; *frozen* decodes, augments, runs the trunk without gradients, and trains what
+comes after ``blocks.4``; *ours* reads the trunk's activations from the cache instead. The floor trains the
+same part on activations that lie in memory. Times are per image; an epoch of CUB has 5,864 images.
 """
 
 from __future__ import annotations
 
-import argparse
-import platform
-import statistics
-import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
+import harness
+from harness import FLOOR, OURS, Benchmark, Options, Taken
 from nearkin import data, networks
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-RESULTS = Path(__file__).parent / "results" / "trunk.md"
-STAGE, BATCH, EPOCH, REPEATS = "blocks.4", 32, 5_864, 3
+STAGE, BATCH = "blocks.4", 32
 
 
-def build() -> networks.EmbeddingNetwork:
+def build(options: Options) -> networks.EmbeddingNetwork:
     network = networks.build(
         "timm:tf_efficientnet_lite0",
         embedding_dim=512,
         pooling="avg+max",
-        weights=SHARED / "weights" / "tf_efficientnet_lite0.safetensors",
+        weights=Path(options.shared) / "weights" / "tf_efficientnet_lite0.safetensors",
     )
     networks.freeze_batch_norm(network)
-    # On CPUs this memory order is up to twice as fast, for all three ways.
+    # On CPUs this memory order is up to twice as fast, for all of them.
     return network.to(memory_format=torch.channels_last)
 
 
 def epoch(
-    batches: data.Loader, network: networks.EmbeddingNetwork, trunk: nn.Module | None = None
+    batches: Iterable[data.Batch], network: networks.EmbeddingNetwork, trunk: nn.Module | None = None
 ) -> Callable[[], None]:
     """A pass of training over all batches; the loss is cheap, so that the network is what is measured."""
     optimiser = torch.optim.AdamW(network.param_groups(1e-5))
@@ -60,81 +53,55 @@ def epoch(
     return run
 
 
-def medians(epochs: dict[str, Callable[[], None]], images: int) -> dict[str, float]:
-    """Images per second of passes that take turns, after one pass to warm up."""
-    seconds: dict[str, list[float]] = {name: [] for name in epochs}
-    for repeat in range(REPEATS + 1):
-        for name, run in epochs.items():
-            start = time.perf_counter()
-            run()
-            if repeat:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: images / statistics.median(times) for name, times in seconds.items()}
-
-
-def largest_difference(birds: data.SampleSet, folder: Path) -> float:
+def largest_difference(birds: data.ImageSet, options: Options) -> float:
     """Between unit embeddings of the same images, through the cache and past it."""
-    network = build()
-    activations, rest = networks.cache_activations(network, STAGE, birds, folder)
+    network = build(options)
+    activations, rest = networks.cache_activations(network, STAGE, birds, Path(options.folder))
     cached = networks.embed(rest, activations, transform=networks.ActivationTransform())
     return float((normalize(cached) - normalize(networks.embed(network, birds))).abs().max())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--images", type=int, default=64, help="images per pass")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    images = arguments.images
-    torch.set_num_threads(arguments.threads)
-    birds = data.build("cub200", root=SHARED / "datasets").train
+def measure(options: Options) -> Iterator[Taken]:
+    """All ways, over the same images; milliseconds per image."""
+    torch.set_num_threads(1)
+    images = 4 if options.small else 64
+    birds = data.build("cub200", root=Path(options.shared) / "datasets").train
     birds = birds.select(torch.linspace(0, len(birds) - 1, images).long())
-    with tempfile.TemporaryDirectory() as temporary:
-        difference = largest_difference(birds, Path(temporary))
-        whole, halved, cut = build(), build(), build()
-        trunk, after = halved.split(STAGE)
-        activations, rest = networks.cache_activations(cut, STAGE, birds, temporary)
-        transform = data.training_transform(whole.preprocessing)
-        epochs = {
-            "full": epoch(data.loader(birds, transform, batch_size=BATCH), whole),
-            "frozen": epoch(data.loader(birds, transform, batch_size=BATCH), after, trunk),
-            "cached": epoch(
-                data.loader(activations, networks.ActivationTransform(flip=0.5), batch_size=BATCH), rest
-            ),
-        }
-        speeds = medians(epochs, images)
-    write(speeds, difference)
+    difference = largest_difference(birds, options)
+    whole, halved, cut, bare = (build(options) for _ in range(4))
+    trunk, after = halved.split(STAGE)
+    activations, rest = networks.cache_activations(cut, STAGE, birds, options.folder)
+    transform = data.training_transform(whole.preprocessing)
+    cached = data.loader(activations, networks.ActivationTransform(flip=0.5), batch_size=BATCH)
+    sides = {
+        FLOOR: epoch(list(cached), bare.split(STAGE)[1]),
+        OURS: epoch(cached, rest),
+        "frozen": epoch(data.loader(birds, transform, batch_size=BATCH), after, trunk),
+        "full": epoch(data.loader(birds, transform, batch_size=BATCH), whole),
+    }
+    taken = harness.take_turns(sides, rounds=2, least=2, seed=options.process, scale=1000 / images)
+    note = f"largest difference of a unit embedding's numbers, cached or not: {difference:.1e}"
+    yield Taken("epoch on a cached trunk", taken, "ms per image", note, {"largest difference": difference})
 
 
-def write(speeds: dict[str, float], difference: float) -> None:
-    console = Console()
-    table = Table("epoch", "images per second", "minutes per CUB epoch", "cached is faster by")
-    lines = [
-        "| epoch | images per second | minutes per CUB epoch | cached is faster by |",
-        "|---|---:|---:|---:|",
-    ]
-    for name, speed in speeds.items():
-        cells = (name, f"{speed:.1f}", f"{EPOCH / speed / 60:.1f}", f"{speeds['cached'] / speed:.1f} ×")
-        table.add_row(*cells)
-        lines.append(f"| {' | '.join(cells)} |")
-    console.print(table)
-    closeness = f"Largest difference of a unit embedding's numbers, cached or not: {difference:.1e}."
-    console.print(closeness)
-    versions = (
-        f"torch {torch.__version__}, Python {platform.python_version()}, {torch.get_num_threads()} threads"
-    )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(
-        "# EfficientNet-Lite0 on CUB with a cached trunk\n\n"
-        f"Medians of {REPEATS} passes that take turns in one process; {versions}. "
-        "Written by `benchmarks/trunk.py`, which says what is compared.\n\n"
-        + "\n".join(lines)
-        + f"\n\n{closeness}\n",
-        encoding="utf-8",
+def missing(options: Options) -> str | None:
+    needed = [Path(options.shared) / "datasets" / "CUB_200_2011", Path(options.shared) / "weights"]
+    return (
+        None if all(path.exists() for path in needed) else "it needs ../shared: datasets, weights (--shared)"
     )
 
+
+BENCHMARKS = [
+    Benchmark(
+        "trunk",
+        "EfficientNet-Lite0 on CUB with a cached trunk",
+        "the same part trained on activations that lie in memory",
+        measure,
+        threads=1,
+        packages=("torch", "timm"),
+        missing=missing,
+    )
+]
 
 if __name__ == "__main__":
-    main()
+    harness.main(BENCHMARKS, __file__, __doc__)
