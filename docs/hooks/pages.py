@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import csv
 import html
-import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -39,11 +39,14 @@ from nearkin.explain.pair_weighting import check_weighs_pairs
 from nearkin.explain.similarities import CHANGES, differences, in_words, mark
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+
+import figures  # noqa: E402 - where the benchmarks are
+import quote  # noqa: E402
+
 PUBLISHED = ROOT / "src" / "nearkin" / "tournament" / "published"
-COSTS = {
-    180: ROOT / "benchmarks/results/losses_b180.json",
-    1024: ROOT / "benchmarks/results/losses_b1024.json",
-}
+COSTS = {180: "losses_b180", 1024: "losses_b1024"}
+"""Results of the benchmarks that the tables quote, by size of the batch."""
 PICTURES = os.environ.get("NEARKIN_DOCS_PICTURES", "1") != "0"
 """Drawing takes most of the time of a build; 0 leaves the pictures empty, to look at text quickly."""
 
@@ -169,12 +172,10 @@ def _weights(choice: LossChoice) -> str:
     )
 
 
-def _costs() -> dict[int, dict[str, dict[str, float]]]:
-    return {
-        size: json.loads(path.read_text(encoding="utf-8"))["losses"]
-        for size, path in COSTS.items()
-        if path.exists()
-    }
+def _costs() -> dict[int, figures.Result]:
+    """What was measured, and not by code that has changed since."""
+    found = {size: figures.current(name) for size, name in COSTS.items()}
+    return {size: result for size, result in found.items() if result}
 
 
 def _benchmarked_as(name: str) -> str:
@@ -184,23 +185,28 @@ def _benchmarked_as(name: str) -> str:
 
 def _cost(name: str) -> str:
     rows = []
-    for size, table in _costs().items():
-        found = table.get(_benchmarked_as(name))
-        if found:
-            theirs = found.get("theirs")
-            ratio = f"{theirs / found['ours']:.1f} ×" if theirs else "–"
+    for size, result in _costs().items():
+        row = _benchmarked_as(name)
+        if row in (found.name for found in result.rows):
             rows.append(
-                f"| {size:,} | {found['ours']:.2f} | {found['ours'] / found['floor']:.1f} × | {ratio} |"
+                f"| {size:,} | {quote.shown(result, [row], figures.OURS, figures.FLOOR)} | "
+                f"{_shown_cost(result, row)} | {_beside_pml(result, row)} |"
             )
     if not rows:
-        return "Not measured yet."
-    head = "| batch | ms per step | of the bare similarity product | faster than PML |\n|---:|---:|---:|---:|"
+        return f"{figures.NOT_MEASURED.capitalize()}."
+    head = "| batch | of its bare matrix products | per step | faster than PML |\n|---:|---:|---:|---:|"
     return (
         f"{head}\n"
         + "\n".join(rows)
-        + "\n\nForward and backward, mining included, on two cores without a GPU; "
-        "`benchmarks/results` has every row and says where the two sides do not compute quite the same."
+        + "\n\nForward and backward, mining included, without a GPU: medians over fresh processes, with "
+        "the lowest and highest. `benchmarks/results` names the machine, has every row and sample, and says "
+        "where the two sides do not compute quite the same."
     )
+
+
+def _beside_pml(result: figures.Result, row: str) -> str:
+    has_counterpart = "PML" in result.row(row).samples
+    return quote.shown(result, [row], "PML", figures.OURS) if has_counterpart else "–"
 
 
 def _recalls(name: str = "thesis_recall.csv") -> list[dict[str, str]]:
@@ -285,6 +291,13 @@ def _index() -> str:
     )
 
 
+def _shown_cost(result: figures.Result | None, row: str) -> str:
+    if result is None or row not in (found.name for found in result.rows):
+        return figures.NOT_MEASURED
+    found = result.value(row, figures.OURS)
+    return format(found, "ms") if found else "–"
+
+
 def _choice_table() -> str:
     """Every loss in a row: proxies, cost, published quality."""
     recall = {
@@ -296,12 +309,11 @@ def _choice_table() -> str:
     rows = []
     for choice in every_loss():
         name = choice.name
-        times = [costs.get(size, {}).get(_benchmarked_as(name), {}).get("ours") for size in COSTS]
-        shown = [f"{time:.1f}" if time else "–" for time in times]
+        shown = [_shown_cost(costs.get(size), _benchmarked_as(name)) for size in COSTS]
         scores = [recall.get((name, *where), "–") for where in _COMPARED]
         proxies = "yes" if losses.describe(name).needs_classes else "no"
         rows.append(f"| [{name}](losses/{name}.md) | {proxies} | {' | '.join(shown + scores)} |")
-    columns = ["loss", "proxies", *(f"ms, B {size:,}" for size in COSTS), *(f"{d} {n}" for d, n in _COMPARED)]
+    columns = ["loss", "proxies", *(f"B {size:,}" for size in COSTS), *(f"{d} {n}" for d, n in _COMPARED)]
     rule = "|---|---|" + "---:|" * (len(columns) - 2)
     return "\n".join(["| " + " | ".join(columns) + " |", rule, *rows])
 
