@@ -106,7 +106,7 @@ def take_turns(
     gc.collect()
     begin = clock()
     for done in range(rounds + 1):
-        if done > least and clock() - begin > budget:
+        if done > least and clock() - begin >= budget:
             break
         for side in order.sample(list(sides), len(sides)):
             start = clock()
