@@ -147,6 +147,7 @@ def measure(
     seen = len(watch.loads)
     taken = []
     watch.look(f"before {benchmark.name}")
+    _say(f"{benchmark.name}: {processes} processes, one after the other")
     with tempfile.TemporaryDirectory() as folder:
         for process in range(processes):
             start = watch.read()
@@ -249,12 +250,12 @@ def uncommitted() -> str:
 
 
 def already_made(benchmark: Benchmark, folder: Path = figures.RESULTS) -> bool:
-    """Whether the same library, benchmark code and machine have made this result."""
+    """Whether the same library, benchmark code, packages and machine have made this result."""
     result = figures.current(benchmark.name, folder)
     if result is None:
         return False
     now = conditions(benchmark)
-    return all(result.conditions[key] == now[key] for key in ("processor", "cores", "library"))
+    return all(result.conditions[key] == now[key] for key in ("processor", "cores", "library", "packages"))
 
 
 def show(result: Result) -> None:
@@ -274,6 +275,11 @@ def run_all(
     watch = watch or Watch(refuse=not look_only)
     if not look_only and (changed := uncommitted()):
         _say(f"these files have uncommitted changes, and a figure must trace to a commit:\n{changed}")
+        return REFUSED
+    if not look_only and arguments.processes < PROCESSES:
+        _say(
+            f"--processes {arguments.processes}: a figure needs at least {PROCESSES}; to look only: --anyway"
+        )
         return REFUSED
     options = Options(
         small=arguments.small,

@@ -198,7 +198,8 @@ def peak_memory(name: str, who: str) -> float | None:
     done = subprocess.run(
         [sys.executable, __file__, "--peak", name, who], capture_output=True, text=True, check=False
     )
-    if done.returncode and "DefaultCPUAllocator" not in done.stderr and "MemoryError" not in done.stderr:
+    out_of_memory = ("DefaultCPUAllocator", "MemoryError", "bad_alloc")
+    if done.returncode and not any(sign in done.stderr for sign in out_of_memory):
         raise SystemExit(done.stderr)
     return float(done.stdout.split()[-1]) if done.returncode == 0 else None
 

@@ -19,10 +19,11 @@ import quote
 
 def benchmarks(names: list[str]) -> list[tuple[harness.Benchmark, str]]:
     """The chosen benchmarks with their files; those whose peer is not installed are named and left out."""
+    unknown = [name for name in names if name not in figures.MODULES]
+    if unknown:
+        raise SystemExit(f"no benchmark {unknown[0]!r}; there are {', '.join(figures.MODULES)}")
     found = []
     for name in names or figures.MODULES:
-        if name not in figures.MODULES:
-            raise SystemExit(f"no benchmark {name!r}; there are {', '.join(figures.MODULES)}")
         try:
             module = importlib.import_module(figures.MODULES[name])
         except ModuleNotFoundError as error:

@@ -184,6 +184,14 @@ def test_fewer_than_three_processes_make_no_figure(processes):
         harness.measure(make_benchmark(), "x.py", harness.Options(), machine.watch(), processes=2)
 
 
+def test_too_few_processes_are_told_before_anything_runs(processes, saved, capsys):
+    machine, taken = processes
+    given = arguments("--processes", "2")
+    assert harness.run_all([(make_benchmark(), "x.py")], given, machine.watch()) == harness.REFUSED
+    assert taken == []
+    assert "--processes 2: a figure needs at least 3" in capsys.readouterr().err
+
+
 def test_processes_that_measure_different_rows_are_an_error():
     one, other = harness.Taken("a", {"ours": [1.0]}), harness.Taken("b", {"ours": [1.0]})
     with pytest.raises(harness.MeasuringError, match="different rows"):
@@ -272,6 +280,7 @@ def test_a_result_is_made_already_by_the_same_library_code_and_machine(tmp_path)
         ({**here, "commit": "another, of documents only"}, True),
         ({**here, "processor": "another"}, False),
         ({**here, "library": "another"}, False),
+        ({**here, "packages": {"torch": "another"}}, False),
     ):
         made = measured.result("mining", one)
         made = figures.Result(**{**vars(made), "conditions": conditions})
