@@ -144,8 +144,8 @@ def measure(
     """Measure in fresh processes; raises :class:`LoadedMachineError` as soon as others use the machine."""
     if processes < PROCESSES and watch.refuse:
         raise ValueError(f"{processes} processes are too few for a figure with a range: take {PROCESSES}")
-    seen = len(watch.loads)
-    taken = []
+    seen, taken = len(watch.loads), []
+    about, code = conditions(benchmark), figures.digest(benchmark.name)
     watch.look(f"before {benchmark.name}")
     _say(f"{benchmark.name}: {processes} processes, one after the other")
     with tempfile.TemporaryDirectory() as folder:
@@ -158,13 +158,15 @@ def measure(
             which = f"{benchmark.name}: process {process + 1} of {processes}"
             _say(f"{which}, {seconds:.0f} s, others used {load.share:.1%} of the machine")
             watch.look(f"after process {process + 1} of {benchmark.name}", 0.5)
+    if (_git("rev-parse", "HEAD:src"), figures.digest(benchmark.name)) != (about["library"], code):
+        raise MeasuringError(f"{benchmark.name}: the checkout changed while it was measured; measure again")
     return Result(
         benchmark.name,
         benchmark.title,
         benchmark.floor,
         benchmark.note,
-        figures.digest(benchmark.name),
-        conditions(benchmark),
+        code,
+        about,
         {
             "shares": [round(load.share, 4) for load in watch.loads[seen:]],
             "averages": [round(load.average, 2) for load in watch.loads[seen:]],
@@ -273,8 +275,7 @@ def run_all(
     """Run benchmarks in order; write each result as soon as it is there, unless told only to look."""
     look_only = arguments.anyway or arguments.small
     watch = watch or Watch(refuse=not look_only)
-    if not look_only and (changed := uncommitted()):
-        _say(f"these files have uncommitted changes, and a figure must trace to a commit:\n{changed}")
+    if not look_only and not _committed():
         return REFUSED
     if not look_only and arguments.processes < PROCESSES:
         _say(
@@ -304,8 +305,17 @@ def run_all(
             continue
         show(result)
         if not look_only:
+            if not _committed():  # somebody worked here in the meantime
+                return REFUSED
             _say("written: " + ", ".join(str(path.relative_to(ROOT)) for path in figures.save(result)))
     return failed
+
+
+def _committed() -> bool:
+    changed = uncommitted()
+    if changed:
+        _say(f"these files have uncommitted changes, and a figure must trace to a commit:\n{changed}")
+    return not changed
 
 
 def _reason_to_skip(

@@ -190,8 +190,10 @@ def timed(key: str, options: Options) -> Iterator[Taken]:
 
 def memory(options: Options) -> Iterator[Taken]:
     """Extra megabytes at the peak of one step, each in a process of its own; None where it was stopped."""
+    floor_peak = peak_memory(MEMORY_LOSSES[0], FLOOR)  # none has proxies: all share it
     for name in MEMORY_LOSSES[:1] if options.small else MEMORY_LOSSES:
-        yield Taken(name, {who: [peak_memory(name, who)] for who in (FLOOR, OURS, PML)}, "MB")
+        peaks = {who: [peak_memory(name, who)] for who in (OURS, PML)}
+        yield Taken(name, {FLOOR: [floor_peak], **peaks}, "MB")
 
 
 def peak_memory(name: str, who: str) -> float | None:

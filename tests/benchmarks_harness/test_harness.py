@@ -251,6 +251,17 @@ def test_uncommitted_code_makes_no_figure(processes, saved, monkeypatch, capsys)
     assert "triplet.py" in capsys.readouterr().err
 
 
+def test_code_that_changes_in_the_meantime_makes_no_figure(processes, saved, monkeypatch, capsys):
+    machine, taken = processes
+    monkeypatch.setattr(harness, "uncommitted", lambda: " M src/nearkin/x.py" if taken else "")
+    assert harness.run_all([(make_benchmark(), "x.py")], arguments(), machine.watch()) == harness.REFUSED
+    assert len(taken) == 3
+    assert list(saved.iterdir()) == []
+    monkeypatch.setattr(figures, "digest", lambda name: str(len(taken)))
+    with pytest.raises(harness.MeasuringError, match="the checkout changed while it was measured"):
+        harness.measure(make_benchmark(), "x.py", harness.Options(), machine.watch())
+
+
 def test_what_is_missing_heavy_or_made_is_skipped_with_a_reason(processes, saved, monkeypatch, capsys):
     machine, taken = processes
     absent = make_benchmark(missing=lambda _: "it needs ../shared")
