@@ -84,14 +84,9 @@ def build_task(recipe: Recipe, observer: Observer | None = None, *, data: DataSe
         description=description,
     )
     _check_batches(task)
-    learns = any(
-        True for _ in _base_loss_maker(whole)(2, embedder.network.embedding_dim, _draws(0)).parameters()
-    )
+    example = _base_loss_maker(whole)(2, embedder.network.embedding_dim, torch.Generator())
+    learns = next(example.parameters(), None) is not None
     return replace(task, disclosure=disclosure(whole, task, loss_learns=learns))
-
-
-def _draws(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def training_settings(recipe: Recipe) -> TrainingSettings:
