@@ -13,10 +13,9 @@ from filelock import FileLock
 from poison import poison_test_splits
 from running import new_run
 
-from nearkin.pictures.search import draw_search
-from nearkin.protocols import seal
-from nearkin.recipe import Recipe, open_data
-from nearkin.training import Observer, Run, RunError
+from nearkin.protocols import open_data, seal
+from nearkin.training import Observer, Recipe, Run, RunError
+from nearkin.tuning.drawing import draw
 from nearkin.tuning.plan import plan_search
 from nearkin.tuning.search import Search, SearchObserver
 from nearkin.tuning.strategy import importances
@@ -72,7 +71,7 @@ def test_values_and_epoch_come_from_validation_and_test_is_read_once(recipe, tmp
         search.run(5)
     trial = search.trial_path(0)
     assert sorted(file.name for file in trial.iterdir()) == ["metrics.jsonl", "recipe.toml"]
-    assert [picture.name for picture in draw_search(search)] == [
+    assert [picture.name for picture in draw(search)] == [
         "history.png",
         "importance.png",
         "slices.png",

@@ -54,9 +54,9 @@ def tune(
     from nearkin.cli.display import TrainingDisplay, print_run
     from nearkin.cli.search_display import SearchDisplay, print_search
     from nearkin.cli.views import draw_run
-    from nearkin.pictures.search import draw_search
     from nearkin.recipe.recipe import override
     from nearkin.training import Recipe
+    from nearkin.tuning.drawing import draw
     from nearkin.tuning.plan import plan_search
     from nearkin.tuning.search import Search
 
@@ -66,7 +66,7 @@ def tune(
     run = default_output(chosen)
     search = Search.open(output or run.with_name(f"tune-{run.name}"), plan)
     search.run(trials, jobs=jobs, observer=SearchDisplay(search))
-    print_search(search, draw_search(search))
+    print_search(search, draw(search))
     if search_only:
         return
     best = search.best_run()

@@ -26,15 +26,20 @@ from nearkin.explain.layouts import Layout
 from nearkin.losses import Loss, ProxyLoss
 from nearkin.losses.base import require_count
 from nearkin.pictures.style import (
-    CLASS_COLOURS,
+    DARK,
     GREY,
     INK,
+    LIGHT,
+    MONOSPACE,
     PALE,
+    PAPER,
     Path,
     check_format,
     colour_of,
     columns_of_grid,
+    css_of,
     marker_of,
+    styled,
 )
 
 FORMATS = ("gif", "html")
@@ -73,7 +78,7 @@ def descend(loss: Loss, layout: Layout, steps: int = 60) -> Trajectory:
 
     Args:
         loss: With ``embedding_dim=2`` and the layout's number of classes.
-        layout: Where everybody starts.
+        layout: Where the points start.
         steps: How many.
     """
     require_count(steps=steps)
@@ -123,7 +128,8 @@ def animate(
     tracks = [descend(choice.build(layout.num_classes, 2), layout, steps) for choice in choices]
     columns = columns_of_grid(len(choices), columns)
     if kind == "gif":
-        _write_gif(choices, layout, tracks, path, columns)
+        with styled():
+            _write_gif(choices, layout, tracks, path, columns)
     else:
         write_text(path, page(choices, layout, tracks))
     return tracks
@@ -145,17 +151,17 @@ class _Panel:
         axes.add_patch(Circle((0, 0), 1, fill=False, color=PALE, linewidth=0.8, zorder=0))
         axes.set(xticks=[], yticks=[])
         words: dict[str, Any] = {"transform": axes.transAxes, "ha": "center"}
-        axes.text(0.5, 1.02, choice.name, va="bottom", fontsize=7.5, color=INK, family="monospace", **words)
+        axes.text(0.5, 1.02, choice.name, va="bottom", fontsize=7.5, color=INK, family=MONOSPACE, **words)
         self.says = axes.text(0.5, -0.01, "", va="top", fontsize=6, color=GREY, **words)
         self.marks = [
             axes.plot(
-                [], [], linestyle="", marker=marker_of(c), ms=4.6, color=colour_of(c), mec="white", mew=0.4
+                [], [], linestyle="", marker=marker_of(c), ms=4.6, color=colour_of(c), mec=PAPER, mew=0.4
             )[0]
             for c in range(layout.num_classes)
         ]
         self.stars = [
             axes.plot(
-                [], [], linestyle="", marker="*", ms=9, color=colour_of(c), mec="white", mew=0.5, zorder=3
+                [], [], linestyle="", marker="*", ms=9, color=colour_of(c), mec=PAPER, mew=0.5, zorder=3
             )[0]
             for c in range(layout.num_classes)
         ]
@@ -203,7 +209,7 @@ def _write_gif(
         for moment in moments:
             for panel in panels:
                 panel.show(moment)
-            writer.grab_frame(facecolor="white")
+            writer.grab_frame(facecolor=PAPER)
 
 
 def page(choices: Sequence[LossChoice], layout: Layout, tracks: Sequence[Trajectory]) -> str:
@@ -221,9 +227,10 @@ def page(choices: Sequence[LossChoice], layout: Layout, tracks: Sequence[Traject
         }
         for choice, track in zip(choices, tracks, strict=True)
     ]
-    data = {"labels": layout.labels.tolist(), "colours": CLASS_COLOURS, "panels": panels}
+    data = {"labels": layout.labels.tolist(), "colours": len(LIGHT.series), "panels": panels}
     template = (files("nearkin.explain") / "animation.html").read_text(encoding="utf-8")
-    return template.replace("/*DATA*/null", json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))
+    coloured = template.replace("/*LIGHT*/", css_of(LIGHT)).replace("/*DARK*/", css_of(DARK))
+    return coloured.replace("/*DATA*/null", json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _rounded(places: Tensor) -> Any:

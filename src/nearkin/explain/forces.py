@@ -19,7 +19,19 @@ from nearkin.explain.layouts import Layout, turned
 from nearkin.explain.pair_weighting import similarity_weights
 from nearkin.losses import Loss, ProxyLoss
 from nearkin.losses.base import require_one_of
-from nearkin.pictures.style import GREY, INK, PALE, Path, colour_of, columns_of_grid, marker_of, save
+from nearkin.pictures.style import (
+    GREY,
+    INK,
+    MONOSPACE,
+    PALE,
+    PAPER,
+    Path,
+    colour_of,
+    columns_of_grid,
+    marker_of,
+    save,
+    styled,
+)
 
 SPACES = ("circle", "plane")
 _LONGEST = 0.6
@@ -159,8 +171,17 @@ def draw_forces(
         What was drawn, loss by loss.
     """
     columns = columns_of_grid(len(choices), columns)
-    rows = ceil(len(choices) / columns)
     found = [forces(choice.build(layout.num_classes, 2), layout, space) for choice in choices]
+    with styled():
+        save(_force_figure(choices, layout, found, columns), path)
+    return found
+
+
+def _force_figure(
+    choices: Sequence[LossChoice], layout: Layout, found: Sequence[Forces], columns: int
+) -> Figure:
+    """A panel per loss, and the legend below them."""
+    rows = ceil(len(choices) / columns)
     window = _window(layout, found)
     panel = _LONE_PANEL if len(choices) == 1 else _PANEL
     width = panel - 2 * _GAP
@@ -175,8 +196,7 @@ def draw_forces(
         axes.set(xlim=(window.x0, window.x1), ylim=(window.y0, window.y1), aspect="equal")
         _panel(axes, choice, layout, result)
     _legend(figure, layout, any(len(result.proxies) for result in found))
-    save(figure, path)
-    return found
+    return figure
 
 
 def _window(layout: Layout, found: Sequence[Forces]) -> Bbox:
@@ -203,20 +223,18 @@ def _scale(result: Forces) -> float:
 def _panel(axes: Axes, choice: LossChoice, layout: Layout, result: Forces) -> None:
     axes.set_axis_off()
     axes.add_patch(Circle((0, 0), 1, fill=False, color=PALE, linewidth=0.8, zorder=0))
-    axes.set_title(choice.name, fontsize=7.5, color=INK, pad=2, family="monospace")
+    axes.set_title(choice.name, fontsize=7.5, color=INK, pad=2, family=MONOSPACE)
     scale = _scale(result)
     for place, arrow, label in zip(result.proxies, result.on_proxies, result.proxy_labels, strict=True):
         _arrow(axes, place, arrow * scale, colour_of(int(label)))
-        axes.plot(
-            *place, marker="*", markersize=8, color=colour_of(int(label)), mec="white", mew=0.5, zorder=3
-        )
+        axes.plot(*place, marker="*", markersize=8, color=colour_of(int(label)), mec=PAPER, mew=0.5, zorder=3)
     for place, arrow, label, name in zip(
         layout.points, result.on_points, layout.labels, layout.names, strict=True
     ):
         colour = colour_of(int(label))
         _arrow(axes, place, arrow * scale, colour)
         axes.plot(
-            *place, marker=marker_of(int(label)), markersize=5.2, color=colour, mec="white", mew=0.5, zorder=4
+            *place, marker=marker_of(int(label)), markersize=5.2, color=colour, mec=PAPER, mew=0.5, zorder=4
         )
         _name(axes, place, name, colour)
     says = f"longest {result.longest:.2g}" if scale else "no force: nothing violated"

@@ -28,7 +28,7 @@ from nearkin.explain.choice import LossChoice
 from nearkin.explain.pair_weighting import pairs_of, similarity_weights
 from nearkin.losses import Loss, ProxyLoss
 from nearkin.losses.base import require_one_of
-from nearkin.pictures.style import GREY, INK, PULL, PUSH, Path, dress, save
+from nearkin.pictures.style import GREY, INK, MONOSPACE, PULL, PUSH, Path, dress_small, save, styled
 
 CHANGES = ("own", "S", "N", "P")
 """The pair alone; all of the anchor's similarities together; its other negatives; its other positives."""
@@ -292,6 +292,12 @@ def draw_similarities(measurements: Sequence[Measurement], path: Path, *, pair: 
         path: A PNG, SVG or PDF.
         pair: Which pair was watched, for the colour.
     """
+    with styled():
+        save(_similarity_figure(measurements, pair), path)
+
+
+def _similarity_figure(measurements: Sequence[Measurement], pair: str) -> Figure:
+    """A row of panels per loss, one for each kind of change."""
     figure = Figure(figsize=(6.4, 0.88 * len(measurements) + 0.75))
     up = figure.get_figheight()
     grid = figure.subplots(len(measurements), len(CHANGES), squeeze=False, sharey="row")
@@ -315,7 +321,7 @@ def draw_similarities(measurements: Sequence[Measurement], path: Path, *, pair: 
         fontsize=5.8,
         color=GREY,
     )
-    save(figure, path)
+    return figure
 
 
 def _label(axes: Axes, measurement: Measurement) -> None:
@@ -324,7 +330,7 @@ def _label(axes: Axes, measurement: Measurement) -> None:
         f"\n({measurement.anchor}'s view)" if losses.describe(measurement.choice.name).needs_classes else ""
     )
     axes.set_ylabel(
-        name + below, fontsize=6.5, family="monospace", rotation=0, ha="right", va="center", labelpad=14
+        name + below, fontsize=6.5, family=MONOSPACE, rotation=0, ha="right", va="center", labelpad=14
     )
 
 
@@ -340,7 +346,7 @@ def _follow(axes: Axes, measurement: Measurement, change: str, colour: str) -> N
                 color=colour if found is measurement.alone else INK,
             )
     axes.set(ylim=(-0.1, 1.15), yticks=[0, 1], xlim=(-1.6, 1.6), xticks=[-1, 0, 1])
-    dress(axes)
+    dress_small(axes)
     axes.tick_params(labelsize=6)
     if measurement.printed is not None and change in measurement.printed:
         says = measurement.printed[change]

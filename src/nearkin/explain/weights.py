@@ -1,4 +1,4 @@
-"""Whom a loss pulls and pushes, and how hard: ∂L/∂S of a batch, and of one pair as its similarity changes."""
+"""What a loss pulls and pushes, and how hard: ∂L/∂S of a batch, and of one pair as its similarity changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,20 @@ from nearkin.explain.choice import LossChoice
 from nearkin.explain.pair_weighting import check_weighs_pairs, similarity_weights
 from nearkin.losses import Loss, ProxyLoss
 from nearkin.losses.base import require_count
-from nearkin.pictures.style import GREY, INK, PULL, PULL_TO_PUSH, PUSH, Path, dress, save
+from nearkin.pictures.style import (
+    GREY,
+    GRID,
+    INK,
+    MONOSPACE,
+    PAPER,
+    PULL,
+    PULL_TO_PUSH,
+    PUSH,
+    Path,
+    dress_small,
+    save,
+    styled,
+)
 
 _SWEEP = 201
 _IN_A_ROW = 5
@@ -202,12 +215,12 @@ def weight_curve(loss: Loss, batch: Batch, pair: tuple[int, int]) -> Curve:
 
 def hardest_pairs(measured: Weights) -> tuple[tuple[int, int], tuple[int, int]]:
     """The most similar negative pair and, of the same row, the least similar positive one."""
-    strangers = torch.where(
+    negatives = torch.where(
         measured.negative & measured.positive.any(dim=1, keepdim=True), measured.S, -torch.inf
     )
-    row, stranger = divmod(int(strangers.argmax()), measured.S.shape[1])
-    kin = torch.where(measured.positive[row], measured.S[row], torch.inf).argmin()
-    return (row, int(kin)), (row, stranger)
+    row, negative = divmod(int(negatives.argmax()), measured.S.shape[1])
+    positive = torch.where(measured.positive[row], measured.S[row], torch.inf).argmin()
+    return (row, int(positive)), (row, negative)
 
 
 def draw_weights(choices: Sequence[LossChoice], batch: Batch, path: Path) -> list[Weights]:
@@ -227,13 +240,14 @@ def draw_weights(choices: Sequence[LossChoice], batch: Batch, path: Path) -> lis
     """
     built = [choice.build(batch.num_classes, batch.embeddings.shape[1]) for choice in choices]
     found = [measure_weights(loss, batch) for loss in built]
-    cells = _Cells(1 + len(choices))
-    _draw_batch(*cells.axes(0), batch)
-    for number, (choice, loss, measured) in enumerate(zip(choices, built, found, strict=True), start=1):
-        above, below = cells.axes(number)
-        _heat_map(above, choice, batch, measured)
-        _curves(below, loss, batch, measured)
-    save(cells.figure, path)
+    with styled():
+        cells = _Cells(1 + len(choices))
+        _draw_batch(*cells.axes(0), batch)
+        for number, (choice, loss, measured) in enumerate(zip(choices, built, found, strict=True), start=1):
+            above, below = cells.axes(number)
+            _heat_map(above, choice, batch, measured)
+            _curves(below, loss, batch, measured)
+        save(cells.figure, path)
     return found
 
 
@@ -275,7 +289,7 @@ def _draw_batch(above: Axes, below: Axes, batch: Batch) -> None:
         S.numpy(), cmap="Greys", vmin=min(0.0, float(S.min())), vmax=1, interpolation="nearest"
     )
     _title(above, "similarities S", batch.title)
-    _class_lines(above, batch.labels, batch.labels, "#ffffff")
+    _class_lines(above, batch.labels, batch.labels, PAPER)
     _bar(above, image)
     same = batch.labels.unsqueeze(1) == batch.labels
     once = torch.ones_like(same).triu(1)
@@ -288,7 +302,7 @@ def _draw_batch(above: Axes, below: Axes, batch: Batch) -> None:
     below.legend(
         fontsize=5.5, frameon=False, handlelength=0.8, handletextpad=0.4, loc="upper left", borderaxespad=0
     )
-    dress(below)
+    dress_small(below)
     below.grid(False)
 
 
@@ -304,7 +318,7 @@ def _heat_map(axes: Axes, choice: LossChoice, batch: Batch, measured: Weights) -
         per_class = measured.weights.shape[1] // batch.num_classes
         columns = torch.arange(batch.num_classes).repeat_interleave(per_class)
         axes.set_xlabel("proxies", fontsize=5.5, labelpad=1.5, color=GREY)
-    _class_lines(axes, batch.labels, columns, "#e4e4e4")
+    _class_lines(axes, batch.labels, columns, GRID)
     _bar(axes, image).set_yticks([-largest, 0, largest], [f"−{largest:.1g}", "0", f"{largest:.1g}"])
 
 
@@ -317,13 +331,11 @@ def _signed_square(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _curves(axes: Axes, loss: Loss, batch: Batch, measured: Weights) -> None:
-    kin, stranger = hardest_pairs(measured)
-    for pair, colour in ((stranger, PUSH), (kin, PULL)):
+    positive, negative = hardest_pairs(measured)
+    for pair, colour in ((negative, PUSH), (positive, PULL)):
         curve = weight_curve(loss, batch, pair)
         axes.plot(curve.similarity.numpy(), curve.weight.numpy(), color=colour, linewidth=1.2)
-        axes.plot(
-            curve.at, curve.weight_there, marker="o", markersize=3.5, color=colour, mec="white", mew=0.5
-        )
+        axes.plot(curve.at, curve.weight_there, marker="o", markersize=3.5, color=colour, mec=PAPER, mew=0.5)
     axes.axhline(0, color=GREY, linewidth=0.6, zorder=1)
     axes.set_xlim(-1, 1)
     axes.margins(y=0.1)
@@ -332,13 +344,13 @@ def _curves(axes: Axes, loss: Loss, batch: Batch, measured: Weights) -> None:
     ticks = ScalarFormatter(useMathText=True)
     ticks.set_powerlimits((-1, 2))
     axes.yaxis.set_major_formatter(ticks)
-    axes.yaxis.get_offset_text().set_fontsize(5.5)
+    axes.yaxis.get_offset_text().set(fontsize=5.5, parse_math=True)
     axes.locator_params(axis="y", nbins=3)
-    dress(axes)
+    dress_small(axes)
 
 
 def _title(axes: Axes, name: str, below: str) -> None:
-    axes.set_title(name, fontsize=7, color=INK, pad=10 if below else 3, family="monospace")
+    axes.set_title(name, fontsize=7, color=INK, pad=10 if below else 3, family=MONOSPACE)
     axes.text(0.5, 1.015, below, transform=axes.transAxes, ha="center", va="bottom", fontsize=5.5, color=GREY)
 
 

@@ -146,7 +146,7 @@ class DotChart:
 
 @dataclass(frozen=True)
 class Panel:
-    """One of many small line charts: its own lines, drawn over everybody's.
+    """One of many small line charts: its own lines, drawn over those of all panels.
 
     Attributes:
         label: Who.
@@ -174,7 +174,7 @@ class PanelChart:
         title: What is drawn.
         description: The same for who cannot see it.
         panels: Best first.
-        background: Everybody's lines.
+        background: The lines of all panels.
         x_ticks: Along the bottom.
         y_ticks: Along the side.
         x_unit: Of the bottom.

@@ -13,8 +13,9 @@ from typing import Any
 
 from PIL import Image
 
-from nearkin.data import SampleSet
-from nearkin.pictures.run import Retrieved, embedding_map, pixels, retrieved
+from nearkin.pictures.galleries import Retrieved, retrieved
+from nearkin.pictures.maps import embedding_map
+from nearkin.pictures.samples import LabelledSamples, portrait, shortened, strip_pixels
 from nearkin.protocols import Opened, examine, open_data, score_test
 from nearkin.tournament.outcomes import Outcome
 from nearkin.tournament.report.wording import CHOSEN_ON_TEST, Links, experiment_name, percent, score_name
@@ -24,25 +25,28 @@ from nearkin.training import Observer, Run, load_network
 _DATA_SETS = 3
 _QUERIES, _NEIGHBOURS = 8, 7
 _THUMBNAIL = 72  # pixels: sharp enough at the size it is shown, and 130 of them stay below half a megabyte
+_LETTERS = 280
 _MAP_SIDE, _MAP_THUMBNAIL = 1100, 26
 _CONFUSIONS = 8
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A picture inside the page.
+    """A sample inside the page.
 
     Attributes:
-        uri: The picture itself.
+        uri: Its picture, or the strip of colours of a vector; empty where there is neither.
         name: Of its class.
         right: Whether it is of the query's class; ``None`` for the query.
         tiny: Enlarge it with hard edges: it has fewer pixels than the screen shows.
+        text: Its words or its name, where it is no image.
     """
 
     uri: str
     name: str
     right: bool | None = None
     tiny: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,19 @@ class Gallery:
     rows: Sequence[tuple[Thumbnail, Sequence[Thumbnail]]]
     map_uri: str
 
+    @property
+    def has_words(self) -> bool:
+        """Whether there is anything to read, which takes more room than images."""
+        return any(one.text for query, found in self.rows for one in (query, *found))
+
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two classes that one run takes for each other, with a picture of each."""
+    """Two classes that one run takes for each other, with a sample of each."""
 
     taken: Thumbnail
     for_: Thumbnail
-    images: int
+    count: int
     share: str
 
 
@@ -156,18 +165,23 @@ def _gallery(outcome: Outcome, opened: Opened, metric: str, links: Links) -> Gal
 
 
 def _gallery_row(
-    queries: SampleSet, searched: SampleSet, row: Retrieved
+    queries: LabelledSamples, searched: LabelledSamples, row: Retrieved
 ) -> tuple[Thumbnail, list[Thumbnail]]:
     found = zip(row.neighbours, row.right, strict=True)
-    return _thumbnail(queries, row.query), [_thumbnail(searched, index, right) for index, right in found]
+    return thumbnail(queries, row.query), [thumbnail(searched, index, right) for index, right in found]
 
 
-def _thumbnail(images: SampleSet, index: int, right: bool | None = None) -> Thumbnail:
-    picture = Image.fromarray(pixels(images.samples[index]))
+def thumbnail(samples: LabelledSamples, index: int, right: bool | None = None) -> Thumbnail:
+    """A sample as the page shows it: an image, or words, above a strip of colours if it is a vector."""
+    name = samples.class_names[int(samples.labels[index])]
+    seen = portrait(samples, index)
+    pixels = seen.pixels if seen.strip is None else strip_pixels(seen.strip)
+    if pixels is None:
+        return Thumbnail("", name, right, text=shortened(seen.text, _LETTERS))
+    picture = Image.fromarray(pixels)
     tiny = max(picture.size) < _THUMBNAIL
     picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
-    name = images.class_names[int(images.labels[index])]
-    return Thumbnail(_data_uri(picture, lossless=tiny), name, right, tiny)
+    return Thumbnail(_data_uri(picture, lossless=tiny), name, right, tiny, shortened(seen.text, _LETTERS))
 
 
 def _data_uri(picture: Image.Image, *, lossless: bool = False) -> str:
@@ -191,15 +205,15 @@ def _map(opened: Opened) -> str:
             return _data_uri(picture.convert("RGB"))
 
 
-def _confusions(images: SampleSet, evaluation: dict[str, Any]) -> list[Confusion]:
-    """The most frequent ones; a class named in the file but not among the images is passed over."""
+def _confusions(samples: LabelledSamples, evaluation: dict[str, Any]) -> list[Confusion]:
+    """The most frequent ones; a class named in the file but not among the samples is passed over."""
     first: dict[str, int] = {}
-    for index, label in enumerate(images.labels.tolist()):
-        first.setdefault(images.class_names[label], index)
+    for index, label in enumerate(samples.labels.tolist()):
+        first.setdefault(samples.class_names[label], index)
     return [
         Confusion(
-            _thumbnail(images, first[entry["label"]]),
-            _thumbnail(images, first[entry["taken_for"]]),
+            thumbnail(samples, first[entry["label"]]),
+            thumbnail(samples, first[entry["taken_for"]]),
             entry["images"],
             percent(entry["share"], 0),
         )

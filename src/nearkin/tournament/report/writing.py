@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 import nearkin
 from nearkin.atomic import write_text
+from nearkin.pictures.style import light_dark_css
 from nearkin.tournament.report import figures, looks
 from nearkin.tournament.report.charts import DotChart, PanelChart
 from nearkin.tournament.report.disclosure import Disclosure, disclosure
@@ -126,10 +127,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["markdown"] = markdown
-    environment.globals |= {
-        name: (_TEMPLATES / f"report.{ending}").read_text(encoding="utf-8")
-        for name, ending in {"style": "css", "script": "js"}.items()
-    }
+    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    environment.globals |= {"style": style.replace("/* COLOURS */", light_dark_css()), "script": script}
     return environment
 
 
