@@ -6,16 +6,30 @@ import pytest
 from PIL import Image
 
 from nearkin.pictures.diagram import critical_difference_diagram, rank_diagram
+from nearkin.pictures.style import DARK, LIGHT
 from nearkin.tournament.ranking import rank_published
-from nearkin.tournament.standings import NemenyiTest, Ranking, RankRow
 
 
-def test_the_diagram_names_everybody_and_is_the_same_file_each_time(tmp_path):
-    standings = rank_published("thesis")
-    files = [
-        critical_difference_diagram(standings.ranking, standings.nemenyi, tmp_path / name)
-        for name in ("a.svg", "b.svg")
-    ]
+@pytest.fixture(scope="module")
+def standings():
+    return rank_published("thesis")
+
+
+def draw(standings, path, **keywords):
+    test = standings.nemenyi
+    return critical_difference_diagram(
+        standings.ranking.averages,
+        path,
+        critical_difference=test.critical_difference,
+        groups=test.groups,
+        alpha=test.alpha,
+        **keywords,
+    )
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
+def test_the_diagram_names_everybody_and_is_the_same_file_each_time(standings, tmp_path, theme):
+    files = [draw(standings, tmp_path / name, theme=theme) for name in ("a.svg", "b.svg")]
     svg = files[0].read_text()
     assert svg == files[1].read_text()
     ElementTree.fromstring(svg)
@@ -23,24 +37,17 @@ def test_the_diagram_names_everybody_and_is_the_same_file_each_time(tmp_path):
         assert row.contender in svg
         assert f"{row.average:.2f}" in svg
     assert "critical difference 3.91" in svg
-    assert svg.count("stroke: #c2410c") == len(standings.nemenyi.groups)
+    assert svg.count(f"stroke: {theme.accent}") == len(standings.nemenyi.groups)
 
 
-def test_the_diagram_is_also_a_picture(tmp_path):
-    standings = rank_published("thesis")
-    file = critical_difference_diagram(standings.ranking, standings.nemenyi, tmp_path / "a.png")
-    with Image.open(file) as picture:
+def test_the_diagram_is_also_a_picture(standings, tmp_path):
+    with Image.open(draw(standings, tmp_path / "a.png")) as picture:
         assert picture.size[0] == 1600
-
-
-def ranked(averages: dict[str, float], groups: list[list[str]]) -> tuple[Ranking, NemenyiTest]:
-    rows = [RankRow(name, 0, average, 0, {}) for name, average in averages.items()]
-    return Ranking(rows, []), NemenyiTest(1.25, 0.05, {}, groups)
 
 
 def test_a_rank_diagram_keeps_order_scale_and_groups():
     averages = {"a": 1.0, "b": 2.5, "c": 3.0, "d": 3.5}
-    diagram = rank_diagram(*ranked(averages, [["b", "c", "d"]]))
+    diagram = rank_diagram(averages, critical_difference=1.25, groups=[["b", "c", "d"]])
     places = {mark.label: mark.x for mark in diagram.marks}
     unit = diagram.ticks[1][0] - diagram.ticks[0][0]
     assert places["b"] - places["a"] == pytest.approx(1.5 * unit, abs=0.2)
@@ -56,5 +63,6 @@ def test_a_rank_diagram_keeps_order_scale_and_groups():
 
 def test_bars_share_a_level_where_they_do_not_overlap():
     averages = dict(zip("abcdef", (1.0, 2.0, 2.5, 4.0, 4.5, 6.0), strict=True))
-    bars = rank_diagram(*ranked(averages, [["a", "b"], ["b", "c"], ["d", "e"]])).bars
+    groups = [["a", "b"], ["b", "c"], ["d", "e"]]
+    bars = rank_diagram(averages, critical_difference=1.25, groups=groups).bars
     assert bars[0].y == bars[2].y < bars[1].y

@@ -120,5 +120,11 @@ def _write_report(standings: Standings, folder: Path) -> None:
     console.print(f"report    {shown_path(page)}")
     if standings.nemenyi is not None:
         picture = folder / "critical_difference.svg"
-        critical_difference_diagram(standings.ranking, standings.nemenyi, picture)
+        critical_difference_diagram(
+            standings.ranking.averages,
+            picture,
+            critical_difference=standings.nemenyi.critical_difference,
+            groups=standings.nemenyi.groups,
+            alpha=standings.nemenyi.alpha,
+        )
         console.print(f"picture   {shown_path(picture)}")

@@ -147,6 +147,11 @@ class Ranking:
     experiments: list[Experiment]
     left_out: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def averages(self) -> dict[str, float]:
+        """The average rank of each contender, best first."""
+        return {row.contender: row.average for row in self.rows}
+
 
 @dataclass(frozen=True)
 class FriedmanTest:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nearkin.pictures.diagram import RankDiagram, rank_diagram
 from nearkin.tournament.report.tables import Cell, Column, Row, Table
 from nearkin.tournament.report.wording import Links, count, experiment_name, in_common, labelled
-from nearkin.tournament.standings import Standings
+from nearkin.tournament.standings import NemenyiTest, Ranking, Standings
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,17 @@ def rankings(standings: Standings, links: Links) -> Rankings:
     return Rankings(
         table=_table(standings, links),
         per_experiment=_per_experiment(standings, links),
-        diagram=None if standings.nemenyi is None else rank_diagram(standings.ranking, standings.nemenyi),
+        diagram=None if standings.nemenyi is None else _diagram(standings.ranking, standings.nemenyi),
         targets={row.contender: links.contender(row.contender) for row in standings.ranking.rows},
         matrix=matrix,
         records=None if matrix is None else _records(standings, matrix),
         notes=[labelled(note) for note in standings.test_notes],
+    )
+
+
+def _diagram(ranking: Ranking, test: NemenyiTest) -> RankDiagram:
+    return rank_diagram(
+        ranking.averages, critical_difference=test.critical_difference, groups=test.groups, alpha=test.alpha
     )
 
 
