@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from nearkin.explain import LossChoice, animate, descend, layouts
+from nearkin.pictures.style import DARK, LIGHT
 
 
 @pytest.mark.parametrize("name", ["contrastive", "nca", "proxy_nca_pp", "npair"])
@@ -43,6 +44,9 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     assert data["panels"][0]["name"] == "soft_triple"
     torch.testing.assert_close(torch.tensor(data["panels"][0]["points"]), track.points, atol=6e-4, rtol=0)
     assert len(data["panels"][0]["proxyLabels"]) == 6
+    for theme in (LIGHT, DARK):
+        assert all(f"--{name}: {colour};" in page for name, colour in theme.css().items())
+    assert set(re.findall(r"styleOf\([`\"]--(\w+)", page)) <= set(LIGHT.css()) | {"s"}
 
 
 def test_wrong_requests_are_refused(tmp_path):

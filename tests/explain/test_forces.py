@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from nearkin import losses
 from nearkin.explain import LossChoice, draw_forces, every_loss, forces, layouts
 from nearkin.explain.layouts import Layout
+from nearkin.pictures.style import LIGHT
 
 
 def three_points() -> Layout:
@@ -88,6 +90,8 @@ def test_the_grid_is_written_as_its_name_says(tmp_path):
         draw_forces(choices, layout, tmp_path / name)
     assert ElementTree.parse(tmp_path / "once.svg").getroot().tag.endswith("svg")
     assert (tmp_path / "once.svg").read_bytes() == (tmp_path / "twice.svg").read_bytes()
+    used = set(re.findall(r"#[0-9a-f]{6}", (tmp_path / "once.svg").read_text(encoding="utf-8")))
+    assert {LIGHT.positive, LIGHT.negative} < used <= set(LIGHT.css().values())
     draw_forces(choices[:1], layout, tmp_path / "forces.pdf", space="plane")
     assert (tmp_path / "forces.pdf").read_bytes().startswith(b"%PDF")
     with pytest.raises(ValueError, match=r"forces.bmp: pictures are written as png, svg, pdf"):

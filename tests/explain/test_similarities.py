@@ -57,7 +57,7 @@ def test_proxy_losses_react_as_their_equations_say(name, anchor, expected):
 def test_a_positive_pair_can_be_watched():
     assert kinds("contrastive", pair="positive") == dict.fromkeys(("own", "S", "N", "P"), "none")
     assert kinds("triplet", pair="positive")["N"] == "switch"
-    assert kinds("proxy_nca", pair="positive")["P"] == "nobody"
+    assert kinds("proxy_nca", pair="positive")["P"] == "absent"
 
 
 def test_the_picture_is_drawn(table, tmp_path):

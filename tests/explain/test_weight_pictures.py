@@ -100,7 +100,11 @@ def test_the_picture_is_drawn(tmp_path):
     choices = [LossChoice.parse(text) for text in ("contrastive", "soft_triple")]
     found = draw_weights(choices, structured_batch(classes=4, images_per_class=3), tmp_path / "weights.svg")
     assert [one.weights.shape for one in found] == [(12, 12), (12, 8)]
-    assert (tmp_path / "weights.svg").stat().st_size > 10_000
+    svg = (tmp_path / "weights.svg").read_text(encoding="utf-8")
+    assert ">∂L/∂S<" in svg
+    assert "$" not in svg  # no formula is left as it was typed
+    draw_weights(choices, structured_batch(classes=4, images_per_class=3), tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_text(encoding="utf-8") == svg
 
 
 def test_losses_without_one_matrix_of_similarities_say_so():

@@ -1,7 +1,7 @@
 """Pictures of what a loss does: forces on points, weights on pairs, and what the weights react to.
 
 ``draw_forces`` shows where each loss pushes anchor, positive and negative in one step, ``animate`` where that
-leads, ``draw_weights`` whom it pulls and pushes in a batch; ``measure_choice`` and ``draw_similarities`` tell
+leads, ``draw_weights`` what it pulls and pushes in a batch; ``measure_choice`` and ``draw_similarities`` tell
 which similarities decide that. A loss is given as a :class:`LossChoice`: any registered one with any
 hyperparameters.
 """

@@ -70,7 +70,7 @@ class Reaction:
     """How the weight of a pair follows a change of similarities.
 
     Attributes:
-        kind: "none", "switch" (constant but for jumps), "smooth", or "nobody" where there is nothing to
+        kind: "none", "switch" (constant but for jumps), "smooth", or "absent" where there is nothing to
             change.
         size: Largest minus smallest size of the weight, as a part of the largest; 0 to 1.
         shifts: By how much the similarities changed ``(T,)``.
@@ -155,7 +155,7 @@ def reactions(loss: Loss, *, pair: str = "negative", anchor: str = "sample") -> 
 
 def _strongest(found: Sequence[Reaction]) -> Reaction:
     """What the weight reacts to in one scene, it reacts to."""
-    kinds = ("nobody", "none", "switch", "smooth")
+    kinds = ("absent", "none", "switch", "smooth")
     return max(found, key=lambda reaction: (kinds.index(reaction.kind), reaction.range))
 
 
@@ -220,7 +220,7 @@ class _Scene:
             "P": in_row & self.positive & ~only,
         }[change]
         if not moving.any():
-            return Reaction("nobody", 0.0, torch.zeros(0), torch.zeros(0))
+            return Reaction("absent", 0.0, torch.zeros(0), torch.zeros(0))
         lowest, highest = self.S[moving].min(), self.S[moving].max()
         shifts = torch.linspace(float(-_END - lowest), float(_END - highest), _STEPS, dtype=torch.float64)
 
@@ -272,7 +272,7 @@ def in_words(reaction: Reaction) -> str:
     >>> in_words(Reaction("switch", 1.0, torch.zeros(0), torch.zeros(0)))
     '✓ on/off'
     """
-    words = {"none": "✗", "switch": "✓ on/off", "smooth": f"✓ {reaction.size:.0%}", "nobody": "–"}
+    words = {"none": "✗", "switch": "✓ on/off", "smooth": f"✓ {reaction.size:.0%}", "absent": "–"}
     return words[reaction.kind]
 
 

@@ -32,6 +32,7 @@ from nearkin.pictures.style import (
     PULL,
     PULL_TO_PUSH,
     PUSH,
+    SHADES,
     Path,
     dress_small,
     save,
@@ -69,14 +70,14 @@ class Batch:
 def structured_batch(
     classes: int = 8, images_per_class: int = 5, embedding_dim: int = 32, spread: float = 0.9, seed: int = 0
 ) -> Batch:
-    """A made-up batch in which classes come in pairs of cousins, so that some negatives are hard.
+    """A made-up batch in which classes come in similar pairs, so that some negatives are hard.
 
     Args:
-        classes: C.
-        images_per_class: Of each.
-        embedding_dim: D.
-        spread: Length of what an image has of its own, beside 1 of what its class has.
-        seed: Draws it.
+        classes: Number of classes C.
+        images_per_class: Number of embeddings of each class.
+        embedding_dim: Dimension D.
+        spread: Length of the noise that is added to the class's direction, which has length 1.
+        seed: Seed of the random numbers.
 
     >>> structured_batch().embeddings.shape
     torch.Size([40, 32])
@@ -97,18 +98,18 @@ def structured_batch(
 def draw_balanced(
     labels: Tensor, *, classes: int = 8, images_per_class: int = 5, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """A balanced batch of somebody's images, sorted by class.
+    """Draw a balanced batch from a data set, sorted by class.
 
-    Classes with fewer images are passed over while there are enough of the others.
+    Classes with fewer samples are passed over while there are enough of the others.
 
     Args:
-        labels: ``(N,)``.
-        classes: How many to draw.
-        images_per_class: Of each.
-        seed: Draws them.
+        labels: Labels of the data set ``(N,)``.
+        classes: Number of classes to draw.
+        images_per_class: Number of samples to draw of each class.
+        seed: Seed of the random numbers.
 
     Returns:
-        Which images ``(B,)``, and their classes numbered from 0 ``(B,)``.
+        Indices of the samples ``(B,)``, and their classes numbered from 0 ``(B,)``.
 
     >>> draw_balanced(torch.tensor([5, 6, 5, 7, 6, 7]), classes=2)[1]
     tensor([0, 0, 1, 1])
@@ -286,7 +287,7 @@ def _draw_batch(above: Axes, below: Axes, batch: Batch) -> None:
     rows = normalize(batch.embeddings, dim=1)
     S = rows @ rows.T
     image = above.imshow(
-        S.numpy(), cmap="Greys", vmin=min(0.0, float(S.min())), vmax=1, interpolation="nearest"
+        S.numpy(), cmap=SHADES, vmin=min(0.0, float(S.min())), vmax=1, interpolation="nearest"
     )
     _title(above, "similarities S", batch.title)
     _class_lines(above, batch.labels, batch.labels, PAPER)
@@ -341,10 +342,10 @@ def _curves(axes: Axes, loss: Loss, batch: Batch, measured: Weights) -> None:
     axes.margins(y=0.1)
     axes.set_xlabel("S of one pair", fontsize=7, labelpad=1)
     axes.set_ylabel("∂L/∂S", fontsize=6, labelpad=0)
-    ticks = ScalarFormatter(useMathText=True)
+    ticks = ScalarFormatter()
     ticks.set_powerlimits((-1, 2))
     axes.yaxis.set_major_formatter(ticks)
-    axes.yaxis.get_offset_text().set(fontsize=5.5, parse_math=True)
+    axes.yaxis.get_offset_text().set_fontsize(5.5)
     axes.locator_params(axis="y", nbins=3)
     dress_small(axes)
 
@@ -355,7 +356,8 @@ def _title(axes: Axes, name: str, below: str) -> None:
 
 
 def _class_lines(axes: Axes, rows: Tensor, columns: Tensor, colour: str) -> None:
-    """Thin lines between classes instead of numbered ticks."""
+    """Thin lines between classes instead of numbered ticks, and a frame around all of them."""
+    axes.spines[:].set_visible(True)
     axes.set_xticks([])
     axes.set_yticks([])
     for labels, line in ((rows, axes.axhline), (columns, axes.axvline)):

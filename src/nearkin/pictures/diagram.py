@@ -151,7 +151,7 @@ def critical_difference_diagram(
         critical_difference: Of the Nemenyi test, in average ranks.
         groups: Contenders that it cannot tell apart, best first in each.
         alpha: Its level.
-        theme: Colours.
+        theme: Colours of the picture.
     """
     diagram = rank_diagram(averages, critical_difference=critical_difference, groups=groups, alpha=alpha)
     with styled(theme):

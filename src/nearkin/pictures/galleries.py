@@ -116,15 +116,15 @@ def retrieval_gallery(
     good. Images are shown; of other samples, their words or their names.
 
     Args:
-        samples: Those that are searched with.
-        embeddings: Of all of them ``(N, D)``.
+        samples: The queries.
+        embeddings: Embeddings of all samples ``(N, D)``.
         path: A PNG, SVG or PDF.
-        gallery: The samples that are found; by default the same.
-        gallery_embeddings: Of all of them.
-        queries: How many rows.
-        neighbours: How many columns.
-        seed: Draws the queries.
-        theme: Colours.
+        gallery: The samples that are searched; by default the queries themselves.
+        gallery_embeddings: Embeddings of all samples of the gallery.
+        queries: Number of queries, one per row.
+        neighbours: Number of neighbours of each.
+        seed: Seed of the random choice of queries.
+        theme: Colours of the picture.
     """
     check_format(path)
     found = retrieved(
@@ -220,10 +220,10 @@ def contact_sheet(
     Args:
         samples: A split of a data set.
         path: A PNG, SVG or PDF.
-        classes: How many rows.
-        samples_per_class: How many columns; half as many where there are words to read.
-        seed: Draws the classes.
-        theme: Colours.
+        classes: Number of classes, one per row.
+        samples_per_class: Number of samples of each class; half as many where there are words to read.
+        seed: Seed of the random choice of classes.
+        theme: Colours of the picture.
     """
     check_format(path)
     chosen = some_of_each_class(samples.labels, classes, samples_per_class, seed)

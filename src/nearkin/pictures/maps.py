@@ -79,15 +79,15 @@ def embedding_map(
     colour and shape say it, with their words or names beside those that have room for them.
 
     Args:
-        samples: What was embedded.
-        embeddings: Of all of them ``(N, D)``.
+        samples: The samples that were embedded.
+        embeddings: Embeddings of all samples ``(N, D)``.
         path: A PNG, SVG or PDF.
-        classes: At most so many classes, drawn at random.
-        samples_per_class: At most so many samples of each.
-        side: Of the map, in pixels; where there are marks, their legend is below it.
-        thumbnail: Long side of an image in it, in pixels.
-        seed: Draws the classes and starts the map.
-        theme: Colours.
+        classes: Largest number of classes, chosen at random.
+        samples_per_class: Largest number of samples of each.
+        side: Width and height of the map in pixels; where there are marks, their legend is below it.
+        thumbnail: Longer side of an image in pixels.
+        seed: Seed of the random choice of classes and of t-SNE.
+        theme: Colours of the picture.
     """
     check_format(path)
     chosen = some_of_each_class(samples.labels, classes, samples_per_class, seed)

@@ -39,7 +39,7 @@ def learning_curve(
         title: What the run is.
         chosen_epoch: Marked, where there is a validation.
         scored_on: Which classes chose it.
-        theme: Colours.
+        theme: Colours of the picture.
     """
     recalls = [key for key in rows[-1] if key.startswith("recall_at_")]
     with styled(theme):
@@ -90,7 +90,7 @@ def fold_curves(
         path: A PNG, SVG or PDF.
         title: What the run is.
         chosen_epochs: The chosen epoch of each fold, marked on its curve.
-        theme: Colours.
+        theme: Colours of the picture.
     """
     key = next(key for key in folds[0][-1] if key.startswith("recall_at_"))
     with styled(theme):

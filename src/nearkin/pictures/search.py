@@ -65,7 +65,7 @@ def draw_search(history: SearchHistory, folder: Path, *, theme: Theme = LIGHT) -
     Args:
         history: What they show.
         folder: Where they go.
-        theme: Colours.
+        theme: Colours of the picture.
 
     Returns:
         Those that are there now.

@@ -134,6 +134,9 @@ CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 PULL_TO_PUSH = LinearSegmentedColormap.from_list("pull_to_push", [PULL, PAPER, PUSH])
 """For numbers of both signs: negative ones pull, zero is paper, positive ones push."""
 
+SHADES = LinearSegmentedColormap.from_list("shades", [PAPER, INK])
+"""For numbers of one sign."""
+
 FORMATS = ("png", "svg", "pdf")
 DPI = 200
 POINTS_PER_INCH = 72.0
