@@ -66,7 +66,7 @@ WITHOUT_STRIPS = tuple(kind for kind in KINDS if kind != "vectors")  # a strip h
 def test_a_perfect_embedding_has_frames_of_positives_only(kind, tmp_path, theme: Theme):
     samples, path = samples_of_kind(kind), tmp_path / "gallery.png"
     few = len(samples) // samples.num_classes - 1
-    retrieval_gallery(samples, classes_apart(samples), path, neighbours=few, theme=theme)
+    retrieval_gallery(samples, classes_apart(samples), path, queries=3, neighbours=few, theme=theme)
     assert pixels_of(path, theme.positive) > 1000
     assert pixels_of(path, theme.negative) == 0
 
@@ -74,7 +74,7 @@ def test_a_perfect_embedding_has_frames_of_positives_only(kind, tmp_path, theme:
 @pytest.mark.parametrize("kind", WITHOUT_STRIPS)
 def test_a_hopeless_embedding_has_frames_of_negatives_only(kind, tmp_path):
     samples, path = samples_of_kind(kind), tmp_path / "gallery.png"
-    retrieval_gallery(samples, classes_mixed(samples), path, neighbours=samples.num_classes - 1)
+    retrieval_gallery(samples, classes_mixed(samples), path, queries=3, neighbours=3)
     assert pixels_of(path, LIGHT.negative) > 1000
     assert pixels_of(path, LIGHT.positive) == 0
 
@@ -144,8 +144,9 @@ def test_the_map_shows_every_class_in_its_colours(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_map_of_a_few_samples(samples, count, tmp_path):
-    few = samples.select(list(range(count)))
+@pytest.mark.parametrize("kind", ["images3", "texts"])
+def test_the_map_of_a_few_samples(kind, count, tmp_path):
+    few = samples_of_kind(kind).select(list(range(count)))
     embedding_map(few, torch.randn(count, 5), tmp_path / "map.png", side=400)
     assert (tmp_path / "map.png").stat().st_size > 500
 
@@ -168,8 +169,8 @@ def test_the_learning_curve(validated, tmp_path):
 
 
 def test_a_contact_sheet_has_a_row_per_class(samples, tmp_path):
-    contact_sheet(samples, tmp_path / "two.png", classes=2)
-    contact_sheet(samples, tmp_path / "four.png", classes=4)
+    contact_sheet(samples, tmp_path / "two.png", classes=2, samples_per_class=2)
+    contact_sheet(samples, tmp_path / "four.png", classes=4, samples_per_class=2)
     assert size_of(tmp_path / "four.png")[1] > 1.7 * size_of(tmp_path / "two.png")[1]
 
 
@@ -178,8 +179,8 @@ def every_picture(folder: Path, kind: str, theme: Theme, ending: str) -> list[Pa
     embeddings = classes_apart(samples)
     names = ("gallery", "sheet", "map", "curve", "folds")
     gallery, sheet, landscape, curve, folds = paths = [folder / f"{name}.{ending}" for name in names]
-    retrieval_gallery(samples, embeddings, gallery, theme=theme)
-    contact_sheet(samples, sheet, theme=theme)
+    retrieval_gallery(samples, embeddings, gallery, queries=3, neighbours=4, theme=theme)
+    contact_sheet(samples, sheet, classes=3, samples_per_class=4, theme=theme)
     embedding_map(samples, embeddings, landscape, side=500, theme=theme)
     learning_curve(metrics(3), curve, title="a run", chosen_epoch=2, theme=theme)
     fold_curves([metrics(3), metrics(4)], folds, title="a run", chosen_epochs=[1, 2], theme=theme)

@@ -73,3 +73,11 @@ def test_a_text_fits_its_box(text, size):
     kept = words.replace("\n", "").replace(" ", "")
     whole = text.replace(" ", "")
     assert kept == whole or (kept.endswith("…") and whole.startswith(kept[:-1]))
+
+
+def test_samples_that_stand_for_others_show_the_others():
+    activations = AnySamples([torch.randn(8), torch.randn(8)])
+    activations.samples = AnySamples(["a text", "another"])
+    seen = portrait(ImageSet(activations, [0, 1]), 1)
+    assert seen.text == "another"
+    assert seen.strip is None
