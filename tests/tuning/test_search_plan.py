@@ -47,7 +47,7 @@ def test_ranges(text, where):
         ("loss.margn=0:1", "did you mean margin"),
         ("optimzer.lr=0.1:1", "unknown key optimzer: did you mean optimizer"),
         ("loss.margin=-1:1", "margin=-1 must be"),
-        ("seed.x=1:2", "seed is a value, not a table"),
+        ("seed.x=1:2", "seed: input should be a valid integer"),
         ("network.pooling=avg,median", "unknown pooling 'median'"),
     ],
 )
@@ -108,7 +108,7 @@ def test_the_retraining_has_all_classes_and_the_chosen_epoch():
     plan = plan_search(Recipe.parse({}))
     final = plan.final_recipe({"loss.margin": 0.4}, epoch=7)
     assert final.loss.keywords == {"margin": 0.4}
-    assert (final.protocol.name, final.protocol.validation_share) == ("standard", None)
+    assert (final.protocol.name, final.protocol.keywords) == ("standard", {})
     assert (final.training.epochs, final.training.stop_after) == (12, 7)
     assert plan.final_recipe({}, epoch=12).training.stop_after is None
 

@@ -15,6 +15,7 @@ from matplotlib.font_manager import findfont, get_font
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nearkin.data import shown
 from nearkin.pictures.style import LIGHT, NORMAL, POINTS_PER_INCH, Theme
 
 Pixels = NDArray[np.uint8]
@@ -47,25 +48,8 @@ class LabelledSamples(Protocol):
 
 
 def samples_of(labelled: LabelledSamples) -> Any:
-    """The samples of a split, without their labels; not what is computed from them and stands for them."""
-    samples: Any = labelled.samples if hasattr(labelled, "samples") else labelled.images  # type: ignore[attr-defined]
-    while getattr(samples, "samples", None) is not None:
-        samples = samples.samples
-    return samples
-
-
-def shown(samples: Any, index: int) -> Tensor | str:
-    """A sample as a person can look at it: an image ``uint8`` ``(C, H, W)``, a text, or its name.
-
-    >>> shown(["a text"], 0)
-    'a text'
-    """
-    sample = samples[index]
-    if isinstance(sample, str):
-        return sample
-    if isinstance(sample, Tensor) and sample.dtype == torch.uint8 and sample.ndim == 3:
-        return sample
-    return str(samples.name(index)) if hasattr(samples, "name") else str(index)
+    """The samples of a split, without their labels."""
+    return labelled.samples  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

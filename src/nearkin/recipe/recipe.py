@@ -78,6 +78,10 @@ class Recipe(Section):
     _said: dict[str, Any] = PrivateAttr(default_factory=dict)
     _objects: dict[str, Any] = PrivateAttr(default_factory=dict)
 
+    def model_post_init(self, context: Any, /) -> None:
+        """Remember what was said; :meth:`parse` replaces it by the very words."""
+        self._said = _plain(self.model_dump(mode="json", exclude_unset=True))
+
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: Any) -> Any:
