@@ -40,12 +40,12 @@ def test_neighbours_meet_and_every_image_comes_once(mining):
 
 
 def test_short_groups_find_their_neighbours_too():
-    sampler = build([5] * 24, batch_size=4, images_per_class=4, neighbours=15)
+    sampler = build([6] * 24, batch_size=4, images_per_class=4, neighbours=15)
     sampler.refresh(embed(sampler))
     batches = sampler.plan(0)
-    assert sorted(torch.cat(batches).tolist()) == list(range(120))
-    mixed = [batch for batch in batches if sampler.labels[batch].unique().numel() == 4]
-    assert len(mixed) == 6
+    assert sorted(torch.cat(batches).tolist()) == list(range(144))
+    mixed = [batch for batch in batches if sampler.labels[batch].unique().numel() == 2]
+    assert len(mixed) == 12
     assert all(len(families_of(sampler, batch)) == 1 for batch in mixed)
 
 

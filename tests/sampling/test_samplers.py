@@ -97,8 +97,43 @@ class TestEverySampler:
         resumed.load_state_dict(state)
         resumed.set_epoch(3)  # as a training loop does at the top of its epoch: it must not lose the place
         assert seen + list(resumed) == whole
-        assert resumed.state_dict() == {"epoch": 3, "batch": 0}
-        assert list(resumed) == whole
+        assert resumed.state_dict() == {"epoch": 4, "batch": 0}
+        assert list(resumed) == epoch_of(build(name), 4)
+
+    def test_every_pass_is_a_new_epoch_unless_one_is_chosen(self, name):
+        sampler = build(name)
+        epochs = [epoch_of(build(name), epoch) for epoch in range(4)]
+        assert [list(sampler) for _ in range(3)] == epochs[:3]
+        sampler.set_epoch(1)
+        assert [list(sampler) for _ in range(2)] == epochs[1:3]
+        sampler.set_epoch(3)  # where it stands already
+        assert list(sampler) == epochs[3]
+
+    def test_a_pass_that_was_left_is_over(self, name):
+        sampler = build(name)
+        next(iter(sampler))
+        assert sampler.state_dict() == {"epoch": 0, "batch": 1}
+        assert list(sampler) == epoch_of(build(name), 1)
+
+    def test_a_pass_that_was_left_goes_on_where_its_epoch_is_chosen_again(self, name):
+        sampler = build(name)
+        first = next(iter(sampler))
+        sampler.set_epoch(0)
+        assert [first, *sampler] == epoch_of(build(name), 0)
+
+    def test_a_loader_with_workers_sees_new_batches_in_every_epoch(self, name):
+        loader = DataLoader(
+            torch.arange(len(LABELS)), batch_sampler=build(name), num_workers=1, persistent_workers=True
+        )
+        passes = [[batch.tolist() for batch in loader] for _ in range(3)]
+        assert passes == [epoch_of(build(name), epoch) for epoch in range(3)]
+
+    def test_two_passes_at_once_are_two_epochs(self, name):
+        sampler = build(name)
+        both = list(zip(sampler, sampler, strict=True))
+        assert [first for first, _ in both] == epoch_of(build(name), 0)
+        assert [second for _, second in both] == epoch_of(build(name), 1)
+        assert sampler.epoch == 2
 
     def test_a_resumed_sampler_needs_no_new_embeddings(self, name):
         sampler = build(name)
@@ -142,6 +177,7 @@ class TestEverySampler:
             ({"batch_size": 0}, "batch_size=0 must be at least 1"),
             ({"seed": -1}, "seed=-1"),
             ({"rank": 2, "world_size": 2}, "rank=2 must be from 0 to world_size - 1, and world_size=2"),
+            ({"rank": None, "world_size": 2}, "rank=None and world_size=2: give both, or None for both"),
             (
                 {"world_size": 3},
                 "batch_size=10 is the batch over all ranks and not a multiple of world_size=3",

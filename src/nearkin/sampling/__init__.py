@@ -40,8 +40,8 @@ def build(
     *,
     batch_size: int,
     seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
+    rank: int | None = 0,
+    world_size: int | None = 1,
     **keywords: Any,
 ) -> PlannedSampler:
     """Make the sampler ``name`` for images with these labels.
@@ -51,8 +51,8 @@ def build(
         labels: The class of every image, integers, ``(N,)``.
         batch_size: Images per batch over all ranks.
         seed: With the epoch, the only source of randomness.
-        rank: Which slice of each batch this process takes.
-        world_size: Into how many slices a batch is cut.
+        rank: Which slice of each batch this process takes; None to ask ``torch.distributed``.
+        world_size: Into how many slices a batch is cut; None to ask ``torch.distributed``.
         **keywords: Whatever else the sampler takes.
 
     >>> sampler = build("balanced", [0, 0, 0, 0, 1, 1, 1, 1], batch_size=4, images_per_class=2)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from nearkin.sampling.base import PlannedSampler, registry, sizes_of_pieces
+from nearkin.sampling.exchange import spread_positive_pairs
+from nearkin.sampling.fitting import fitting
 
 
 @registry.register("balanced")
 class BalancedSampler(PlannedSampler):
-    """P classes with K images each: every image of a batch has K - 1 positives in it.
+    """P classes with K images each: in such a batch every image has K - 1 positives.
 
     Every epoch shuffles the images of each class and cuts them into groups of K; a batch is P groups of P
     different classes, so ``batch_size`` = P · K. Used with most pair-based losses since Hermans, Beyer and
@@ -23,8 +27,15 @@ class BalancedSampler(PlannedSampler):
 
     - The last ``n mod K`` images of a class, and so all images of a class with fewer than K, form a *short*
       group. Short groups meet in mixed batches of their own, which have ``batch_size`` images of more than P
-      classes. A class may be cut where one mixed batch ends and the next begins, and a group may be a single
-      image, which has no positive there; which image that is changes from epoch to epoch.
+      classes, and there an image has fewer than K - 1 positives.
+    - A class that would leave a single image over halves its last K + 1 images instead and gives two short
+      groups, to different mixed batches. That takes K of 3 or more and enough such classes to keep the halves
+      apart (in all, second halves of ``batch_size`` images); otherwise, as for a class of one image, the
+      group is a single image, which has no positive there. Which image that is changes from epoch to epoch.
+      A class may also be cut where one mixed batch ends and the next begins.
+    - A mixed batch without any positive pair exchanges up to half of its images for groups of another batch,
+      so that **every batch of two or more images has a positive pair**, as long as another batch has one to
+      spare (K of 1 asks for none).
     - Fewer than P groups can be left when the P × K batches are formed. They join the mixed batches.
     - The last mixed batch may be incomplete. It comes at the end, unless ``drop_last``. (So may a second one,
       in the rare case that it takes two to keep the groups of one class apart.)
@@ -32,6 +43,7 @@ class BalancedSampler(PlannedSampler):
       with the surplus, other images in every epoch. That takes a class larger than most others together;
       ``images_per_epoch`` says how many images remain.
     - With fewer than P classes there is no batch to make: a ``ValueError`` that says which sizes would do.
+      :func:`~nearkin.sampling.fitting` chooses sizes that fit.
 
     With ``drop_short`` there are no short groups and no mixed batches: every batch has exactly K images of
     each of its classes, the ``n mod K`` images that do not fill a group sit out, other ones in every epoch,
@@ -43,7 +55,7 @@ class BalancedSampler(PlannedSampler):
             batch holds whole groups.
         images_per_class: K.
         drop_short: Leave out the images that do not fill a group of K.
-        seed, rank, world_size, drop_last: As in :class:`~nearkin.sampling.base.PlannedSampler`.
+        seed, rank, world_size, drop_last, sampler: As in :class:`~nearkin.sampling.base.PlannedSampler`.
 
     >>> sampler = BalancedSampler([0] * 4 + [1] * 4 + [2] * 5, batch_size=4, images_per_class=2)
     >>> sampler.batch_sizes  # two images of each of two classes, and the thirteenth image
@@ -60,12 +72,19 @@ class BalancedSampler(PlannedSampler):
         images_per_class: int = 5,
         drop_short: bool = False,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = 0,
+        world_size: int | None = 1,
         drop_last: bool = False,
+        sampler: Sampler[Any] | None = None,
     ) -> None:
         super().__init__(
-            labels, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size, drop_last=drop_last
+            labels,
+            batch_size=batch_size,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            drop_last=drop_last,
+            sampler=sampler,
         )
         if images_per_class < 1:
             raise ValueError(f"images_per_class={images_per_class} must be at least 1")
@@ -80,44 +99,79 @@ class BalancedSampler(PlannedSampler):
         _, classes, self._class_sizes = self.labels.unique(return_inverse=True, return_counts=True)
         self._classes = _quick_to_sort(classes, len(self._class_sizes))
         self._class_starts = self._class_sizes.cumsum(0) - self._class_sizes
-        self._short_sizes = self._class_sizes % images_per_class * (not drop_short)
-        self._short_starts = self._class_starts + self._class_sizes - self._short_sizes
         self._check_enough_classes()
         self._count_groups()
 
     def _check_enough_classes(self) -> None:
         usable = self._class_sizes >= (self.images_per_class if self.drop_short else 1)
-        if (classes := int(usable.sum())) < self.classes_per_batch:
-            smallest = f" of at least {self.images_per_class} images" if self.drop_short else ""
-            hint = f": use batch_size={classes * self.images_per_class} or less" if classes else ""
-            raise ValueError(
-                f"batch_size={self.batch_size} with {self.images_per_class} images per class needs "
-                f"{self.classes_per_batch} classes{smallest}, but there are {classes}{hint}"
+        if (classes := int(usable.sum())) >= self.classes_per_batch:
+            return
+        smallest = f" of at least {self.images_per_class} images" if self.drop_short else ""
+        hint = ""
+        if classes:
+            size, images = fitting(self.labels, self.batch_size, self.images_per_class)
+            hint = (
+                f": use batch_size={classes * self.images_per_class} or less, or batch_size={size} with "
+                f"images_per_class={images}, which nearkin.sampling.fitting chooses"
             )
+        raise ValueError(
+            f"batch_size={self.batch_size} with {self.images_per_class} images per class needs "
+            f"{self.classes_per_batch} classes{smallest}, but there are {classes}{hint}"
+        )
 
     def _count_groups(self) -> None:
         """Settle what depends on class sizes only: how many P × K batches, and what mixed ones get."""
-        full_groups = self._class_sizes // self.images_per_class
+        self._divide(torch.zeros_like(self._class_sizes, dtype=torch.bool))
+        images = int(self._used_images.sum())
+        K = self.images_per_class
+        lonely = (self._class_sizes % K == 1) & (self._class_sizes > K)
+        if self.drop_short or K < 3 or not lonely.any():
+            return
+        self._divide(lonely)
+        if int(self._used_images.sum()) < images or not self._halves_stay_apart():
+            self._divide(torch.zeros_like(lonely))
+
+    def _divide(self, halved: Tensor) -> None:
+        """Cut every class into full groups, a short one, and a second short one where it is ``halved``."""
+        K = self.images_per_class
+        full_groups = self._class_sizes // K - halved.long()
+        self._second_sizes = halved * ((K + 1) // 2)
+        self._short_sizes = torch.where(halved, (K + 2) // 2, self._class_sizes % K) * (not self.drop_short)
+        self._second_starts = self._class_starts + self._class_sizes - self._second_sizes
+        self._short_starts = self._second_starts - self._short_sizes
         self._regular_batches = _most_batches(full_groups, self.classes_per_batch)
         # One group more than there are P × K batches finds a place in a mixed one; a second would meet it.
         self._used_groups = full_groups.clamp(max=self._regular_batches + 1)
+        self._used_images = self._used_groups * K + self._short_sizes + self._second_sizes
         self._spare_groups = int(self._used_groups.sum()) - self._regular_batches * self.classes_per_batch
 
         # Which classes give a spare group is drawn every epoch, in this order of preference: those that have
-        # one group too many, then those with no short group for the spare one to meet in a mixed batch.
+        # one group too many, those with no short group for the spare one to meet in a mixed batch, those with
+        # one, those with two.
         preference = torch.full_like(full_groups, 2, dtype=torch.int16)
         preference[self._short_sizes == 0] = 1
+        preference[halved] = 3
         preference[self._used_groups > self._regular_batches] = 0
-        preference[self._used_groups == 0] = 3
+        preference[self._used_groups == 0] = 4
         self._spare_preference = preference
-        givers = preference.argsort()[: self._spare_groups]
+        givers = preference.argsort(stable=True)[: self._spare_groups]
         self._spare_may_meet_short = bool((self._short_sizes[givers] > 0).any())
+
+    def _halves_stay_apart(self) -> bool:
+        """Whether ``_mixed_stream`` can keep all groups of a class in different batches.
+
+        It can if the second halves of the classes that give no spare group fill a batch: so much then lies
+        between the two halves of each class, and between a spare group and what its class has at the end.
+        """
+        second = self._second_sizes
+        of_givers = min(self._spare_groups, int((second > 0).sum())) * int(second.max())
+        return int(second.sum()) - of_givers >= self.batch_size
 
     def _mixed_sizes(self) -> list[int]:
         short, spare = int(self._short_sizes.sum()), self._spare_groups * self.images_per_class
         if self._spare_may_meet_short and short < self.batch_size:
             return [short, spare]
-        return sizes_of_pieces(short + spare, self.batch_size)
+        return sizes_of_pieces(short + spare + int(self._second_sizes.sum()), self.batch_size)
 
     def _planned_sizes(self) -> list[int]:
         sizes = [self.batch_size] * self._regular_batches + self._mixed_sizes()
@@ -128,6 +182,9 @@ class BalancedSampler(PlannedSampler):
         spare_of_class = self._draw_spare_groups(generator)
         regular = self._regular_plan(images, self._used_groups - spare_of_class, generator)
         mixed = self._mixed_stream(images, spare_of_class, generator)
+        if self.images_per_class > 1:
+            batches = mixed.split(self._mixed_sizes())
+            spread_positive_pairs(batches, regular, self._classes, self.images_per_class)
 
         in_full_batches = self._mixed_sizes().count(self.batch_size) * self.batch_size
         full = torch.cat((regular, mixed[:in_full_batches].view(-1, self.batch_size)))
@@ -167,22 +224,25 @@ class BalancedSampler(PlannedSampler):
         return torch.empty_like(groups).scatter_(1, batch_of_group, groups).T
 
     def _mixed_stream(self, images: Tensor, spare_of_class: Tensor, generator: torch.Generator) -> Tensor:
-        """The images of the short groups, then those of the spare ones, group after group.
+        """The images of the short groups, of the spare ones, and of the second short ones, group after group.
 
-        The short groups of classes that also give a spare group go first: they fill less than one batch, so
-        that cutting the stream every ``batch_size`` images keeps the two groups of such a class apart.
+        Cutting the stream every ``batch_size`` images keeps the groups of a class apart. The short groups of
+        classes that also give a spare group go first: they fill less than one batch. The second halves come
+        in the order of the first, those of classes that give a spare group at the very end.
         """
         givers = spare_of_class.nonzero().squeeze(1)
         others = ((spare_of_class == 0) & (self._short_sizes > 0)).nonzero().squeeze(1)
         others = others[torch.randperm(len(others), generator=generator)]
         images_before = int(self._short_sizes[givers].sum())
-        order = torch.cat((givers, self._order_short_groups(others, images_before, images)))
-        entry, within = count_within(self._short_sizes[order])
-        short = self._short_starts[order][entry] + within
-
+        others = self._order_short_groups(others, images_before, images)
+        first, last = torch.cat((givers, others)), torch.cat((others, givers))
         spare_starts = self._class_starts[givers] + (self._used_groups[givers] - 1) * self.images_per_class
-        spare = (spare_starts.unsqueeze(1) + torch.arange(self.images_per_class)).flatten()
-        return images[torch.cat((short, spare))]
+        spare_sizes = torch.full_like(givers, self.images_per_class)
+        starts = torch.cat((self._short_starts[first], spare_starts, self._second_starts[last]))
+        entry, within = count_within(
+            torch.cat((self._short_sizes[first], spare_sizes, self._second_sizes[last]))
+        )
+        return images[starts[entry] + within]
 
     def _order_short_groups(self, classes: Tensor, images_before: int, images: Tensor) -> Tensor:
         """In which order the short groups of these classes fill the mixed batches.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.utils.data import Sampler
 
 from nearkin.sampling.balanced import BalancedSampler
 from nearkin.sampling.base import registry
@@ -38,7 +40,7 @@ class HardClassesSampler(BalancedSampler):
         images_per_class: K.
         drop_short: Leave out the images that do not fill a group of K.
         refresh_every: Every how many epochs ``needs_embeddings`` asks for new embeddings.
-        seed, rank, world_size, drop_last: As in :class:`~nearkin.sampling.base.PlannedSampler`.
+        seed, rank, world_size, drop_last, sampler: As in :class:`~nearkin.sampling.base.PlannedSampler`.
 
     >>> sampler = HardClassesSampler([0, 0, 1, 1, 2, 2, 3, 3], batch_size=4, images_per_class=2)
     >>> sampler.set_class_vectors(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.1, 0.9]]))
@@ -55,9 +57,10 @@ class HardClassesSampler(BalancedSampler):
         drop_short: bool = False,
         refresh_every: int = 1,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = 0,
+        world_size: int | None = 1,
         drop_last: bool = False,
+        sampler: Sampler[Any] | None = None,
     ) -> None:
         super().__init__(
             labels,
@@ -68,6 +71,7 @@ class HardClassesSampler(BalancedSampler):
             rank=rank,
             world_size=world_size,
             drop_last=drop_last,
+            sampler=sampler,
         )
         if refresh_every < 1:
             raise ValueError(f"refresh_every={refresh_every} must be at least 1")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from nearkin.sampling.balanced import BalancedSampler
 from nearkin.sampling.base import registry
@@ -44,7 +46,7 @@ class HardNeighboursSampler(BalancedSampler):
         refresh_every: Every how many epochs ``needs_embeddings`` asks for new embeddings.
         exact_up_to: With more images than this, the neighbour search is approximate and needs faiss.
         drop_short: Leave out the images that do not fill a group of K.
-        seed, rank, world_size, drop_last: As in :class:`~nearkin.sampling.base.PlannedSampler`.
+        seed, rank, world_size, drop_last, sampler: As in :class:`~nearkin.sampling.base.PlannedSampler`.
 
     >>> labels = [0, 0, 1, 1, 2, 2, 3, 3]
     >>> sampler = HardNeighboursSampler(labels, batch_size=4, images_per_class=2, mining="hard")
@@ -66,9 +68,10 @@ class HardNeighboursSampler(BalancedSampler):
         exact_up_to: int = EXACT_UP_TO,
         drop_short: bool = False,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = 0,
+        world_size: int | None = 1,
         drop_last: bool = False,
+        sampler: Sampler[Any] | None = None,
     ) -> None:
         super().__init__(
             labels,
@@ -79,6 +82,7 @@ class HardNeighboursSampler(BalancedSampler):
             rank=rank,
             world_size=world_size,
             drop_last=drop_last,
+            sampler=sampler,
         )
         if mining not in MINING:
             raise ValueError(f"mining={mining!r} must be one of: {', '.join(MINING)}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from nearkin.sampling.balanced import BalancedSampler
 from nearkin.sampling.base import registry
@@ -38,9 +40,10 @@ class NPairSampler(BalancedSampler):
         *,
         batch_size: int,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = 0,
+        world_size: int | None = 1,
         drop_last: bool = False,
+        sampler: Sampler[Any] | None = None,
     ) -> None:
         super().__init__(
             labels,
@@ -51,4 +54,5 @@ class NPairSampler(BalancedSampler):
             rank=rank,
             world_size=world_size,
             drop_last=drop_last,
+            sampler=sampler,
         )
