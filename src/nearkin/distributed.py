@@ -154,7 +154,7 @@ class _Gather(torch.autograd.Function):
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         total = gradient.contiguous().clone()
         dist.all_reduce(total, group=ctx.group)
