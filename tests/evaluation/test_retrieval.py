@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 import warnings
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -9,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from retrieval_reference import lattice, naive_scores
 
-from nearkin.evaluation import recall_scores, retrieval, retrieval_scores, rows, tiles
+from nearkin.evaluation import (
+    RecallScores,
+    RetrievalScores,
+    recall_scores,
+    retrieval,
+    retrieval_scores,
+    rows,
+    tiles,
+)
 
 KS = (1, 2, 4, 8)
 
@@ -36,7 +48,7 @@ def path(request):
         patch.setattr(tiles, "TILE_ON_CPU", 13)
         patch.setattr(tiles, "BAND", 5)
         patch.setattr(tiles, "SAMPLE", 3)
-        patch.setattr(rows.row_chunks, "__defaults__", (500,))
+        patch.setattr(rows, "ROW_ENTRIES", 500)
         yield
 
 
@@ -253,6 +265,13 @@ def bad(change):
         (lambda e, y: retrieval_scores(e, torch.arange(12)), "none of the 12 queries has a positive"),
         (lambda e, y: retrieval_scores(e, y, recall_at=(0,)), r"recall_at=\(0,\)"),
         (lambda e, y: retrieval_scores(e, y, recall_at=(1.5,)), r"recall_at=\(1.5,\)"),
+        (lambda e, y: retrieval_scores(e, y, recall_at=[10**26]), "whole numbers from 1 to 2,147,483,647"),
+        (lambda e, y: retrieval_scores(e, y, recall_at=[2**31]), "whole numbers from 1 to 2,147,483,647"),
+        (lambda e, y: retrieval_scores(e, y, recall_at=[float("inf")]), r"recall_at=\[inf\] must hold"),
+        (lambda e, y: retrieval_scores(e, y, recall_at=[float("nan")]), r"recall_at=\[nan\] must hold"),
+        (lambda e, y: retrieval_scores(e, y, recall_at=["one"]), r"recall_at=\['one'\] must hold"),
+        (lambda e, y: retrieval_scores(e, y, recall_at=5), "recall_at=5 must hold"),
+        (lambda e, y: recall_scores(e, y, recall_at=[-3]), r"recall_at=\[-3\] must hold"),
         (lambda e, y: retrieval_scores(e, y, metric="manhattan"), "metric='manhattan' is unknown"),
         (lambda e, y: retrieval_scores(e[:, 0], y), r"shape \(N, D\)"),
         (lambda e, y: retrieval_scores(e.long(), y), "floating point"),
@@ -291,3 +310,80 @@ def test_nothing_is_changed_and_no_gradient_is_kept():
         retrieval_scores(embeddings, labels, metric=metric)
     assert torch.equal(embeddings, kept)
     assert torch.equal(labels, kept_labels)
+
+
+def test_the_largest_k_is_the_whole_gallery_too():
+    embeddings, labels = clustered(20, 4, 3, seed=9)
+    assert retrieval_scores(embeddings, labels, recall_at=[2**31 - 1]).recall_at == {2**31 - 1: 1.0}
+
+
+def test_an_error_does_not_repeat_a_long_list():
+    embeddings, labels = clustered(12, 4, 3, seed=11)
+    with pytest.raises(ValueError, match="whole numbers") as caught:
+        retrieval_scores(embeddings, labels, recall_at=[0] * 100_000)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("score", [retrieval_scores, recall_scores])
+def test_from_dict_undoes_to_dict(score):
+    embeddings, labels = clustered(60, 4, 12, seed=14, noise=2.0)
+    labels[0] = 99
+    scores = score(embeddings, labels, recall_at=(1, 10))
+    again = type(scores).from_dict(json.loads(json.dumps(scores.to_dict())))
+    assert again == scores
+    assert type(again) is type(scores)
+
+
+def test_from_dict_reads_what_older_versions_wrote():
+    scores = RetrievalScores.from_dict({"recall_at_1": 0.5, "map_at_r": 0.25, "queries": 8, "loss": "x"})
+    assert scores.recall_at == {1: 0.5}
+    assert scores.precision_at_1 == 0.5
+    assert scores.map_at_r == 0.25
+    assert (scores.queries, scores.queries_without_positive) == (8, 0)
+    assert math.isnan(scores.r_precision)
+    assert math.isnan(scores.mean_reciprocal_rank)
+    assert RecallScores.from_dict({"precision_at_1": 0.75}).recall_at == {1: 0.75}
+    assert math.isnan(RecallScores.from_dict({}).precision_at_1)
+
+
+def test_scores_print_what_people_ask_for():
+    scores = RetrievalScores(
+        recall_at={1: 0.5, 4: 0.75},
+        precision_at_1=0.5,
+        mean_reciprocal_rank=0.625,
+        queries=1200,
+        queries_without_positive=3,
+        map_at_r=0.25,
+        r_precision=0.375,
+    )
+    assert repr(scores) == (
+        "RetrievalScores(Recall@1 50.00 %, Recall@4 75.00 %, MAP@R 25.00 %, R-precision 37.50 %, "
+        "1,200 queries, 3 without a positive)"
+    )
+    rows = ElementTree.fromstring(scores._repr_html_())
+    assert {row[0].text: row[1].text for row in rows} == {
+        "Recall@1": "50.00 %",
+        "Recall@4": "75.00 %",
+        "mean reciprocal rank": "0.6250",
+        "MAP@R": "25.00 %",
+        "R-precision": "37.50 %",
+        "queries": "1,200",
+        "queries without a positive": "3",
+    }
+    first = RecallScores.from_dict({"recall_at_2": 0.5, "precision_at_1": 0.25, "queries": 4})
+    assert repr(first) == "RecallScores(Recall@2 50.00 %, Precision@1 25.00 %, 4 queries)"
+
+
+def test_to_pandas_is_one_row(monkeypatch):
+    made = []
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows: made.append(rows) or 7))
+    embeddings, labels = clustered(20, 4, 3, seed=10)
+    scores = retrieval_scores(embeddings, labels)
+    assert scores.to_pandas() == 7
+    assert made == [[scores.to_dict()]]
+
+
+def test_to_pandas_without_pandas_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        RecallScores.from_dict({}).to_pandas()

@@ -66,11 +66,15 @@ def precisions(before: Tensor, query: Tensor, start: Tensor) -> tuple[Tensor, Te
     """
     place = torch.arange(1, len(query) + 1, device=query.device) - start[query]
     rank = place + before
-    # Float64 does not exist on every device.
-    dtype = torch.float32 if query.device.type == "mps" else torch.float64
+    dtype = precision_dtype(query.device)
     positives = start.diff()
     counted = (rank <= positives[query]).to(dtype)
     found, precision = torch.zeros(2, len(positives), dtype=dtype, device=query.device)
     found.index_add_(0, query, counted)
     precision.index_add_(0, query, counted * place / rank)
     return found / positives.clamp(min=1), precision / positives.clamp(min=1)
+
+
+def precision_dtype(device: torch.device) -> torch.dtype:
+    """What precisions are added up in: float64 does not exist on every device."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,10 +1,14 @@
-"""Recall@k, MAP@R, R-precision: how well the nearest neighbours are kin."""
+"""Recall@k, MAP@R, R-precision: how many of the nearest neighbours are of the same class."""
 
 from __future__ import annotations
 
+import html
+import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from math import isnan
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,10 +19,23 @@ from nearkin.evaluation.rows import rank_by_rows
 from nearkin.evaluation.similarity import sides
 from nearkin.evaluation.tiles import rank_by_tiles
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # A query whose positives are more than this share of the gallery is ranked from its full row, and so is
 # one whose fair share of all positive pairs, which tiles hold in memory at once, is exceeded.
 CROWDED = 1 / 32
-POSITIVE_PAIRS = 2**23
+POSITIVE_PAIRS = 2**21
+LARGEST_K = 2**31 - 1
+
+Scores = TypeVar("Scores", bound="RecallScores")
+
+_TITLES = {
+    "precision_at_1": "Precision@1",
+    "mean_reciprocal_rank": "mean reciprocal rank",
+    "map_at_r": "MAP@R",
+    "r_precision": "R-precision",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ class PerQuery:
     def scores(self, recall_at: Sequence[int] = (1, 2, 4, 8)) -> dict[str, Tensor]:
         """``(Q,)`` float64 values whose means are the scores of the same names."""
         rank = self.first_rank
-        return {f"recall_at_{k}": (rank <= k).double() for k in recall_at} | {
+        return {f"recall_at_{k}": (rank <= k).double() for k in _checked_ks(recall_at)} | {
             "precision_at_1": (rank == 1).double(),
             "mean_reciprocal_rank": rank.double().reciprocal(),
             "map_at_r": self.average_precision_at_r,
@@ -50,7 +67,7 @@ class PerQuery:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RecallScores:
     """Scores that only ask where the first positive stands; every score is in [0, 1].
 
@@ -75,8 +92,65 @@ class RecallScores:
         values.pop("per_query", None)
         return recalls | values
 
+    @classmethod
+    def from_dict(cls: type[Scores], values: Mapping[str, Any]) -> Scores:
+        """What :meth:`to_dict` wrote, or an older version of it.
 
-@dataclass(frozen=True, kw_only=True)
+        Keys that are no scores are ignored. A score that is missing is NaN, but Precision@1 and Recall@1,
+        which are the same, stand in for each other.
+
+        >>> RetrievalScores.from_dict({"recall_at_1": 0.5, "map_at_r": 0.25, "queries": 8, "epoch": 3})
+        RetrievalScores(Recall@1 50.00 %, MAP@R 25.00 %, 8 queries)
+        """
+        matches = [(re.fullmatch(r"recall_at_(\d+)", key), value) for key, value in values.items()]
+        recalls = {int(match[1]): float(value) for match, value in matches if match}
+        known: dict[str, Any] = {"recall_at": recalls}
+        for one in fields(cls):
+            if one.name.startswith("queries"):
+                known[one.name] = int(values.get(one.name, 0))
+            elif one.name not in ("recall_at", "per_query"):
+                missing = recalls.get(1, torch.nan) if one.name == "precision_at_1" else torch.nan
+                known[one.name] = float(values.get(one.name, missing))
+        if not recalls and "precision_at_1" in values:
+            recalls[1] = known["precision_at_1"]
+        return cls(**known)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A ``pandas.DataFrame`` with one row and the columns of :meth:`to_dict`: ``pandas.concat`` them."""
+        try:
+            import pandas as pd  # noqa: PLC0415 - optional
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas, which is not installed: pip install pandas") from error
+        return pd.DataFrame([self.to_dict()])
+
+    def _shown(self) -> list[tuple[str, str]]:
+        """Titles and values for people: the scores that are known, in per cent."""
+        titles = {f"recall_at_{k}": f"Recall@{k}" for k in self.recall_at} | _TITLES
+        return [
+            (titles[name], f"{value:.4f}" if name == "mean_reciprocal_rank" else f"{100 * value:.2f} %")
+            for name, value in self.to_dict().items()
+            if name in titles and not isnan(value) and (name != "precision_at_1" or 1 not in self.recall_at)
+        ]
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{title} {value}" for title, value in self._shown() if title[0].isupper())
+        without = f", {self.queries_without_positive:,} without a positive"
+        left_out = without if self.queries_without_positive else ""
+        return f"{type(self).__name__}({scores}, {self.queries:,} queries{left_out})"
+
+    def _repr_html_(self) -> str:
+        """A small table, for notebooks."""
+        left_out = f"{self.queries_without_positive:,}"
+        counts = [("queries", f"{self.queries:,}"), ("queries without a positive", left_out)]
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(title)}</th>"
+            f"<td style='text-align:right'>{html.escape(value)}</td></tr>"
+            for title, value in self._shown() + counts
+        )
+        return f"<table>{rows}</table>"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RetrievalScores(RecallScores):
     """Mean retrieval scores over the queries: those of :class:`RecallScores`, and over the first R ranks.
 
@@ -89,17 +163,6 @@ class RetrievalScores(RecallScores):
     map_at_r: float
     r_precision: float
     per_query: PerQuery | None = field(default=None, repr=False, compare=False)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RetrievalScores:
-        """The inverse of :meth:`to_dict`; keys that are no scores are left aside."""
-        known = {f.name for f in fields(cls)} - {"recall_at", "per_query"}
-        recalls = {
-            int(key.removeprefix("recall_at_")): value
-            for key, value in values.items()
-            if key.startswith("recall_at_")
-        }
-        return cls(recall_at=recalls, **{key: values[key] for key in known if key in values})
 
 
 @torch.no_grad()
@@ -132,10 +195,14 @@ def retrieval_scores(
     Queries without a positive in the gallery are left out and counted. A ``k`` beyond the gallery asks
     for the whole gallery: the recall is one.
 
+    **Memory** does not depend on how large the classes are: beside at most four copies of the embeddings and
+    of the gallery, and 200 bytes for each of their rows, less than 256 MiB is held at a time on a CPU, or 128
+    bytes for each row of the gallery where that is more (more than two million rows).
+
     Args:
         embeddings: ``(N, D)`` of any float dtype; half precision is computed in float32.
         labels: ``(N,)`` integers, or ``(N, L)`` multi-hot, where rows sharing a label are positives.
-        recall_at: the values of k.
+        recall_at: the values of k, whole numbers from 1 to 2,147,483,647.
         queries: indices ``(Q,)`` or a boolean mask ``(N,)``: the rows that are queries.
         gallery: ``(G, D)``, searched instead of ``embeddings``; nothing is excluded.
         gallery_labels: labels of the gallery, of the same kind as ``labels``.
@@ -220,12 +287,12 @@ def _checked_search(
 
 
 def _rank(search: Search, *, only_first: bool) -> Ranking:
-    """Each query the way that is cheap for it: tiles, unless a good part of the gallery is its kin."""
+    """Each query the way that is cheap for it: tiles, unless a good part of the gallery are its positives."""
     with torch.autocast(search.query_labels.device.type, enabled=False):
         if search.query_labels.ndim == 2:
             return rank_by_rows(search, only_first=only_first)
         limit = min(CROWDED * len(search.gallery_labels), POSITIVE_PAIRS / len(search.query_labels))
-        crowded = _kin(search.query_labels, search.gallery_labels) > limit
+        crowded = _class_sizes(search.query_labels, search.gallery_labels) > limit
         if not crowded.any():
             return rank_by_tiles(search, only_first=only_first)
         if crowded.all():
@@ -237,7 +304,7 @@ def _rank(search: Search, *, only_first: bool) -> Ranking:
     return Ranking(*(torch.cat(columns)[order] for columns in zip(by_rows, by_tiles, strict=True)))
 
 
-def _kin(labels: Tensor, gallery_labels: Tensor) -> Tensor:
+def _class_sizes(labels: Tensor, gallery_labels: Tensor) -> Tensor:
     """How many rows of the gallery have the label."""
     ascending = gallery_labels.sort().values
     return torch.searchsorted(ascending, labels, right=True) - torch.searchsorted(ascending, labels)
@@ -268,9 +335,14 @@ def _first_scores(values: PerQuery, asked: int, ks: list[int]) -> dict[str, Any]
 
 
 def _checked_ks(recall_at: Sequence[int]) -> list[int]:
-    ks = [int(k) for k in recall_at]
-    if any(k < 1 for k in ks) or any(k != asked for k, asked in zip(ks, recall_at, strict=True)):
-        raise ValueError(f"recall_at={tuple(recall_at)} must hold integers from one")
+    wrong = f"recall_at={reprlib.repr(recall_at)} must hold whole numbers from 1 to {LARGEST_K:,}"
+    try:
+        ks = [int(k) for k in recall_at]
+        whole = all(k == asked for k, asked in zip(ks, recall_at, strict=True))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(wrong) from error
+    if not whole or not all(1 <= k <= LARGEST_K for k in ks):
+        raise ValueError(wrong)
     return ks
 
 

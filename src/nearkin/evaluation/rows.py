@@ -5,16 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearkin.evaluation.ranking import Ranking, Search, precisions
+from nearkin.evaluation.ranking import Ranking, Search, precision_dtype, precisions
 from nearkin.evaluation.similarity import row_chunks
+
+# Rows of similarities are ranked in chunks of at most this many entries (or one row at a time). All that is
+# alive while a chunk is ranked takes up to 128 bytes per entry: 128 MiB.
+ROW_ENTRIES = 2**20
 
 
 def rank_by_rows(search: Search, *, only_first: bool) -> Ranking:
     """Rank with a chunk of full rows at a time; precisions are NaN where ``only_first`` is asked for."""
-    # The chunk, its masks and two filled copies are alive together.
-    chunks = row_chunks(len(search.query_labels), 4 * len(search.gallery_labels))
-    parts = [_rank_chunk(search, rows, only_first) for rows in chunks]
-    return Ranking(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    ranking = _space_for(len(search.query_labels), search.both.queries)
+    for rows in row_chunks(len(search.query_labels), len(search.gallery_labels), ROW_ENTRIES):
+        # Results have a place of their own: kept between a chunk's large blocks, they would scatter the heap.
+        for column, part in zip(ranking, _rank_chunk(search, rows, only_first), strict=True):
+            column[rows] = part
+    return ranking
+
+
+def _space_for(queries: int, like: Tensor) -> Ranking:
+    counts = torch.empty(2, queries, dtype=torch.long, device=like.device)
+    precision = torch.empty(2, queries, dtype=precision_dtype(like.device), device=like.device)
+    return Ranking(*counts, *precision)
 
 
 def _rank_chunk(search: Search, rows: slice, only_first: bool) -> Ranking:
@@ -30,14 +42,16 @@ def _rank_chunk(search: Search, rows: slice, only_first: bool) -> Ranking:
     longest = 1 if only_first else max(int(positives.max()), 1)
     nearest, item = similarities.masked_fill(~positive, -torch.inf).topk(longest, dim=1)
     thresholds = nearest - both.tolerance(each[:, None] + rows.start, item)
+    del nearest, item, positive
     others = similarities.masked_fill_(~negative, -torch.inf)
     first_before = (others >= thresholds[:, :1]).sum(dim=1)
     if only_first:
-        unknown = torch.full_like(nearest[:, 0], torch.nan)
+        unknown = torch.full_like(thresholds[:, 0], torch.nan)
         return Ranking(positives, first_before + 1, unknown, unknown)
     # Beyond R negatives a positive is out of the first R, so more of them need not be counted.
-    before = _count_at_least(others.topk(longest, dim=1).values, thresholds)
-    is_positive = torch.arange(longest, device=item.device) < positives[:, None]
+    enough = max(min(longest, int(negative.sum(dim=1).max())), 1)
+    before = _count_at_least(others.topk(enough, dim=1).values, thresholds)
+    is_positive = torch.arange(longest, device=thresholds.device) < positives[:, None]
     start = torch.cat([positives.new_zeros(1), positives.cumsum(0)])
     found = precisions(before[is_positive], is_positive.nonzero()[:, 0], start)
     return Ranking(positives, first_before + 1, *found)
