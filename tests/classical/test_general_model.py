@@ -111,7 +111,7 @@ def test_schultz_joachims_on_the_principal_axes(wine):
     assert np.allclose(G @ G.T, np.diag(learner.weights_), atol=1e-9)
     with pytest.raises(ValueError, match="basis"):
         SchultzJoachims(basis="random").fit(X, y)
-    with pytest.raises(ValueError, match="C must"):
+    with pytest.raises(ValueError, match="'C' parameter"):
         SchultzJoachims(C=0).fit(X, y)
 
 

@@ -94,6 +94,7 @@ class SupervisedLearner(MetricLearner):
 
         A class with one member has nobody to be near to; it only keeps the others away.
         """
+        self._validate_params()
         points, labels = self._labelled(X, y)
         self.components_ = self._learn(points, labels).astype(points.dtype, copy=False)
         return self
@@ -133,6 +134,7 @@ class LearnsFromPairs(SupervisedLearner):
             similar: ``(m,)``, True or +1 for a similar pair, False, 0 or −1 for a dissimilar one.
             X: the points ``(n, n_features)`` that the row numbers speak of.
         """
+        self._validate_params()
         points, index = points_and_index(pairs, X, size=2)
         points = validate_data(self, points, dtype=FLOATS)
         components = self._learn_pairs(points, index, as_similar(similar, len(index)))
@@ -144,8 +146,6 @@ class LearnsFromPairs(SupervisedLearner):
 
     def _drawn_pairs(self, labels: Array) -> tuple[Array, Array]:
         """Random pairs ``(m, 2)`` of labelled points, and whether each is similar."""
-        if self.n_pairs is not None and self.n_pairs < 2:
-            raise ValueError(f"n_pairs must be 2 or more, got {self.n_pairs}")
         count = self.n_pairs or default_pair_count(labels)
         return random_pairs(labels, count, check_random_state(self.random_state))
 
@@ -164,6 +164,7 @@ class LearnsFromTriplets(SupervisedLearner):
             triplets: points ``(m, 3, n_features)``, or row numbers ``(m, 3)`` where ``X`` is given.
             X: the points ``(n, n_features)`` that the row numbers speak of.
         """
+        self._validate_params()
         points, index = points_and_index(triplets, X, size=3)
         points = validate_data(self, points, dtype=FLOATS)
         self.components_ = self._learn_triplets(points, index).astype(points.dtype, copy=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,6 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from nearkin.classical.arrays import FLOATS, Array
 from nearkin.classical.base import LEARNERS, MetricLearner
+from nearkin.classical.parameters import SHARE
 
 if TYPE_CHECKING:
     from typing import Self
@@ -39,11 +40,16 @@ class Covariance(MetricLearner):
     True
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "tol": [SHARE],
+    }
+
     def __init__(self, *, tol: float = 1e-10) -> None:
         self.tol = tol
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn from points ``X (n, n_features)``; labels are ignored."""
+        self._validate_params()
         points: Array = validate_data(self, X, dtype=FLOATS, ensure_min_samples=2)
         root = inverse_root(np.atleast_2d(np.cov(points.astype(np.float64), rowvar=False)), self.tol)
         self.components_ = root.astype(points.dtype, copy=False)

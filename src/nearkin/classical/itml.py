@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +15,7 @@ from nearkin.classical.cones import components_of
 from nearkin.classical.constraints import distance_bounds
 from nearkin.classical.covariance import precision_matrix
 from nearkin.classical.descent import descend
+from nearkin.classical.parameters import AT_LEAST_ONE, NOT_NEGATIVE, PAIRS, POSITIVE, StrOptions
 
 
 @LEARNERS.register("itml")
@@ -57,6 +59,17 @@ class ITML(LearnsFromPairs):
     [1.6, 1.6]
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "gamma": [POSITIVE],
+        "prior": [StrOptions({"identity", "covariance"}), "array-like"],
+        "upper": [POSITIVE, None],
+        "lower": [POSITIVE, None],
+        "n_pairs": PAIRS,
+        "max_iter": [AT_LEAST_ONE],
+        "tol": [NOT_NEGATIVE],
+        "random_state": ["random_state"],
+    }
+
     def __init__(
         self,
         *,
@@ -79,8 +92,6 @@ class ITML(LearnsFromPairs):
         self.random_state = random_state
 
     def _learn_pairs(self, X: Array, pairs: Array, similar: Array) -> Array:
-        if not 0 < self.gamma < np.inf:
-            raise ValueError(f"gamma must be above 0 and finite, got {self.gamma}")
         X = X.astype(np.float64)
         upper, lower = self.bounds_ = distance_bounds(X, pairs, self.upper, self.lower)
         root = components_of(self._prior(X))
@@ -97,10 +108,7 @@ class ITML(LearnsFromPairs):
         if isinstance(self.prior, str):
             if self.prior == "identity":
                 return np.eye(d)
-            if self.prior == "covariance":
-                A = precision_matrix(X)
-            else:
-                raise ValueError(f'prior must be "identity", "covariance" or a matrix, got {self.prior!r}')
+            A = precision_matrix(X)
         else:
             A = np.asarray(self.prior, dtype=np.float64)
         if A.shape != (d, d) or not np.allclose(A, A.T) or linalg.eigvalsh(A)[0] <= 0:

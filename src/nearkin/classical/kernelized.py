@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 from sklearn.base import clone
-from sklearn.metrics.pairwise import pairwise_kernels
+from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS, pairwise_kernels
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nearkin.classical.arrays import FLOATS, Array
 from nearkin.classical.base import LEARNERS, MetricLearner, points_and_index
 from nearkin.classical.lmnn import LMNN
+from nearkin.classical.parameters import COMPONENTS, FINITE, NOT_NEGATIVE, POSITIVE, SHARE, StrOptions
 
 if TYPE_CHECKING:
     from typing import Self
@@ -66,6 +67,17 @@ class Kernelized(MetricLearner):
 
     learner_: MetricLearner
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "learner": [MetricLearner, None],
+        "kernel": [StrOptions({"precomputed", *PAIRWISE_KERNEL_FUNCTIONS}), callable],
+        "n_components": COMPONENTS,
+        "gamma": [POSITIVE, None],
+        "degree": [NOT_NEGATIVE],
+        "coef0": [FINITE],
+        "tol": [SHARE],
+        "random_state": ["random_state"],
+    }
+
     def __init__(
         self,
         learner: MetricLearner | None = None,
@@ -89,6 +101,7 @@ class Kernelized(MetricLearner):
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Learn from points ``X (n, n_features)`` or kernel values ``(n, n)``, and the labels."""
+        self._validate_params()
         if get_tags(self).target_tags.required:
             points, labels = validate_data(self, X, y, dtype=FLOATS)
         else:
@@ -97,11 +110,13 @@ class Kernelized(MetricLearner):
 
     def fit_pairs(self, pairs: ArrayLike, similar: ArrayLike, X: ArrayLike | None = None) -> Self:
         """Learn from pairs, where the learner can; arguments as for its own ``fit_pairs``."""
+        self._validate_params()
         points, index = points_and_index(pairs, X, size=2)
         return self._keep(self._capable("fit_pairs")(index, similar, X=self._fit_map(self._checked(points))))
 
     def fit_triplets(self, triplets: ArrayLike, X: ArrayLike | None = None) -> Self:
         """Learn from triplets, where the learner can; arguments as for its own ``fit_triplets``."""
+        self._validate_params()
         points, index = points_and_index(triplets, X, size=3)
         return self._keep(self._capable("fit_triplets")(index, X=self._fit_map(self._checked(points))))
 
@@ -136,8 +151,6 @@ class Kernelized(MetricLearner):
         if self.kernel == "precomputed" and X.shape[1] != n:
             raise ValueError(f"a precomputed kernel must be square to learn from, got {X.shape}")
         count = n if self.n_components is None else min(self.n_components, n)
-        if count < 1:
-            raise ValueError(f"n_components must be 1 or more, got {self.n_components}")
         chosen = np.sort(check_random_state(self.random_state).permutation(n)[:count])
         self.landmarks_ = chosen if self.kernel == "precomputed" else X[chosen]
         values, vectors = linalg.eigh(self._kernel_values(X[chosen]).astype(np.float64))

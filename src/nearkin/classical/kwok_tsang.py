@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Real
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from nearkin.classical.base import LEARNERS, LearnsFromPairs
 from nearkin.classical.cones import PositiveSemidefinite
 from nearkin.classical.constraints import Constraints
 from nearkin.classical.mahalanobis import warn_unless_converged
+from nearkin.classical.parameters import AT_LEAST_ONE, NOT_NEGATIVE, PAIRS, POSITIVE, Interval
 from nearkin.classical.solver import Problem, Regularizer, Report, solve
 
 
@@ -55,6 +58,16 @@ class KwokTsang(LearnsFromPairs):
 
     margin_: float
     report_: Report
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "C_similar": [POSITIVE],
+        "C_dissimilar": [POSITIVE],
+        "nu": [Interval(Real, 0, 1, closed="right")],
+        "n_pairs": PAIRS,
+        "tol": [NOT_NEGATIVE],
+        "max_iter": [AT_LEAST_ONE],
+        "random_state": ["random_state"],
+    }
 
     def __init__(
         self,
@@ -129,12 +142,6 @@ class KwokTsang(LearnsFromPairs):
         return A
 
     def _check(self, similar: Array) -> None:
-        if not 0 < self.nu <= 1:
-            raise ValueError(f"nu must be above 0 and at most 1, got {self.nu}")
-        if not (self.C_similar > 0 and self.C_dissimilar > 0):
-            raise ValueError(
-                f"C_similar and C_dissimilar must be above 0, got {self.C_similar}, {self.C_dissimilar}"
-            )
         if similar.all() or not similar.any():
             raise ValueError("KwokTsang needs similar and dissimilar pairs, got only one kind")
 

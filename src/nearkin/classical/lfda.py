@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 from scipy import linalg
 
 from nearkin.classical.arrays import Array
 from nearkin.classical.base import LEARNERS, SupervisedLearner
 from nearkin.classical.pairwise import SquaredDistances
-from nearkin.classical.scatter import varying_directions, within_scatter
+from nearkin.classical.parameters import AT_LEAST_ONE, COMPONENTS, NOT_NEGATIVE, StrOptions
+from nearkin.classical.scatter import refuse_singular, varying_directions, within_scatter
 
 
 @LEARNERS.register("lfda")
@@ -43,6 +46,13 @@ class LFDA(SupervisedLearner):
     (178, 2)
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": COMPONENTS,
+        "n_neighbors": [AT_LEAST_ONE],
+        "embedding": [StrOptions({"weighted", "orthonormal", "plain"})],
+        "ridge": [NOT_NEGATIVE],
+    }
+
     def __init__(
         self,
         n_components: int | None = None,
@@ -57,18 +67,13 @@ class LFDA(SupervisedLearner):
         self.ridge = ridge
 
     def _learn(self, X: Array, labels: Array) -> Array:
-        if self.embedding not in ("weighted", "orthonormal", "plain"):
-            raise ValueError(
-                f'embedding must be "weighted", "orthonormal" or "plain", got {self.embedding!r}'
-            )
-        if self.n_neighbors < 1:
-            raise ValueError(f"n_neighbors must be 1 or more, got {self.n_neighbors}")
         X = X.astype(np.float64) - X.mean(axis=0, dtype=np.float64)
         directions = varying_directions(X, self.n_components)
         Y = X @ directions
         within, between = self._local_scatters(Y, labels)
         d = Y.shape[1]
         within += self.ridge * max(np.trace(within), np.finfo(float).tiny) / d * np.eye(d)
+        refuse_singular(linalg.eigvalsh(within) > np.finfo(float).eps * np.trace(within), self.ridge)
         values, vectors = linalg.eigh(between, within)
         k = min(self.n_components or X.shape[1], d)
         values, vectors = values[::-1][:k], vectors[:, ::-1][:, :k]

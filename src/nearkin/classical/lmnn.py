@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +17,7 @@ from nearkin.classical.constraints import target_neighbours
 from nearkin.classical.descent import Whitening, descend, initial_map
 from nearkin.classical.neighbourhood import Sorted
 from nearkin.classical.pairwise import SquaredDistances, row_blocks
+from nearkin.classical.parameters import AT_LEAST_ONE, COMPONENTS, INIT, NOT_NEGATIVE, Interval
 
 SPARSE_SHARE = 0.02  # below this share of all pairs, measuring listed pairs beats one big matrix product
 SOFTNESSES = (
@@ -68,6 +71,15 @@ class LMNN(SupervisedLearner):
     1.0
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_neighbors": [AT_LEAST_ONE],
+        "push": [Interval(Real, 0, 1, closed="both")],
+        "n_components": COMPONENTS,
+        "init": INIT,
+        "max_iter": [AT_LEAST_ONE],
+        "tol": [NOT_NEGATIVE],
+    }
+
     def __init__(
         self,
         n_neighbors: int = 3,
@@ -86,10 +98,6 @@ class LMNN(SupervisedLearner):
         self.tol = tol
 
     def _learn(self, X: Array, labels: Array) -> Array:
-        if not 0 <= self.push <= 1:
-            raise ValueError(f"push must lie between 0 and 1, got {self.push}")
-        if self.n_neighbors < 1:
-            raise ValueError(f"n_neighbors must be 1 or more, got {self.n_neighbors}")
         whitening = Whitening.of(X)
         margins = Margins.of(X, labels, self.n_neighbors, self.push, whitening.points(X))
         start = whitening.inwards(initial_map(X, labels, self.n_components, self.init))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +20,7 @@ from nearkin.classical.constraints import (
     neighbour_triplets,
 )
 from nearkin.classical.covariance import inverse_root
+from nearkin.classical.parameters import AT_LEAST_ONE, NOT_NEGATIVE, PAIRS, POSITIVE, StrOptions
 from nearkin.classical.solver import Problem, Regularizer, Report, solve
 
 if TYPE_CHECKING:
@@ -77,6 +78,21 @@ class MahalanobisLearner(LearnsFromPairs, LearnsFromTriplets):
     report_: Report
     multipliers_: Array
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "constraints": [StrOptions({"triplets", "pairs"}), callable],
+        "regularizer": [StrOptions({"frobenius", "trace", "similar"}), "array-like"],
+        "trade_off": [POSITIVE],
+        "margin": [NOT_NEGATIVE],
+        "upper": [POSITIVE, None],
+        "lower": [POSITIVE, None],
+        "n_neighbors": [AT_LEAST_ONE],
+        "n_impostors": [AT_LEAST_ONE],
+        "n_pairs": PAIRS,
+        "tol": [NOT_NEGATIVE],
+        "max_iter": [AT_LEAST_ONE],
+        "random_state": ["random_state"],
+    }
+
     def __init__(
         self,
         *,
@@ -108,6 +124,7 @@ class MahalanobisLearner(LearnsFromPairs, LearnsFromTriplets):
 
     def fit_constraints(self, X: ArrayLike, constraints: Constraints) -> Self:
         """Learn from constraints of one's own over the rows of ``X (n, n_features)``."""
+        self._validate_params()
         points: Array = validate_data(self, X, dtype=FLOATS)
         self.components_ = self._learn_constraints(points, constraints).astype(points.dtype, copy=False)
         return self
@@ -117,9 +134,7 @@ class MahalanobisLearner(LearnsFromPairs, LearnsFromTriplets):
             return self._learn_constraints(X, self.constraints(X, labels))
         if self.constraints == "triplets":
             return self._learn_triplets(X, neighbour_triplets(X, labels, self.n_neighbors, self.n_impostors))
-        if self.constraints == "pairs":
-            return self._learn_pairs(X, *self._drawn_pairs(labels))
-        raise ValueError(f'constraints must be "triplets", "pairs" or a function, got {self.constraints!r}')
+        return self._learn_pairs(X, *self._drawn_pairs(labels))
 
     def _learn_triplets(self, X: Array, triplets: Array) -> Array:
         return self._learn_constraints(X, Constraints.relative(triplets, self.margin))
@@ -130,8 +145,6 @@ class MahalanobisLearner(LearnsFromPairs, LearnsFromTriplets):
         return self._learn_constraints(X, near + Constraints.dissimilar(pairs[~similar], lower))
 
     def _learn_constraints(self, X: Array, constraints: Constraints) -> Array:
-        if not self.trade_off > 0:
-            raise ValueError(f"trade_off must be above 0, got {self.trade_off}")
         X = X.astype(np.float64)
         V = X[constraints.pairs[:, 0]] - X[constraints.pairs[:, 1]]
         cone = PositiveSemidefinite()
@@ -162,12 +175,8 @@ class MahalanobisLearner(LearnsFromPairs, LearnsFromTriplets):
             return Regularizer(1.0, np.zeros((d, d)))
         if self.regularizer == "trace":
             return Regularizer(0.0, np.eye(d))
-        if self.regularizer == "similar":
-            near = np.unique(constraints.mixing.tocoo().col[constraints.mixing.tocoo().data < 0])
-            return Regularizer(0.0, V[near].T @ V[near])
-        raise ValueError(
-            f'regularizer must be "frobenius", "trace", "similar" or a matrix, got {self.regularizer!r}'
-        )
+        near = np.unique(constraints.mixing.tocoo().col[constraints.mixing.tocoo().data < 0])
+        return Regularizer(0.0, V[near].T @ V[near])
 
 
 def _conditioning(regularizer: Regularizer) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
@@ -11,6 +13,7 @@ from nearkin.classical.base import LEARNERS, SupervisedLearner
 from nearkin.classical.descent import Whitening, descend, initial_map
 from nearkin.classical.neighbourhood import GradientSum, Sorted, probabilities
 from nearkin.classical.pairwise import SquaredDistances
+from nearkin.classical.parameters import AT_LEAST_ONE, COMPONENTS, INIT, NOT_NEGATIVE
 
 
 @LEARNERS.register("mcml")
@@ -48,6 +51,13 @@ class MCML(SupervisedLearner):
     >>> bool(mcml.gap_ < 0.01 * mcml.objective_), round(mcml.score(X, y), 2)
     (True, 0.97)
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": COMPONENTS,
+        "init": INIT,
+        "max_iter": [AT_LEAST_ONE],
+        "tol": [NOT_NEGATIVE],
+    }
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from numpy.typing import ArrayLike
 
 from nearkin.classical.arrays import Array
@@ -9,6 +11,7 @@ from nearkin.classical.base import LEARNERS, SupervisedLearner
 from nearkin.classical.descent import Whitening, descend, initial_map
 from nearkin.classical.neighbourhood import GradientSum, Sorted, probabilities
 from nearkin.classical.pairwise import SquaredDistances
+from nearkin.classical.parameters import AT_LEAST_ONE, COMPONENTS, INIT, NOT_NEGATIVE
 
 
 @LEARNERS.register("nca")
@@ -42,6 +45,13 @@ class NCA(SupervisedLearner):
     >>> nca.transform(X).shape, bool(nca.objective_ > 145)
     ((150, 2), True)
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": COMPONENTS,
+        "init": INIT,
+        "max_iter": [AT_LEAST_ONE],
+        "tol": [NOT_NEGATIVE],
+    }
 
     def __init__(
         self,

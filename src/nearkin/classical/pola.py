@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,7 @@ from sklearn.utils.validation import validate_data
 from nearkin.classical.arrays import FLOATS, Array
 from nearkin.classical.base import LEARNERS, LearnsFromPairs, as_similar, points_and_index
 from nearkin.classical.cones import components_of
+from nearkin.classical.parameters import AT_LEAST_ONE, PAIRS
 
 if TYPE_CHECKING:
     from typing import Self
@@ -58,6 +59,12 @@ class POLA(LearnsFromPairs):
     n_updates_: int
     n_pairs_seen_: int
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "epochs": [AT_LEAST_ONE],
+        "n_pairs": PAIRS,
+        "random_state": ["random_state"],
+    }
+
     def __init__(
         self,
         *,
@@ -71,12 +78,14 @@ class POLA(LearnsFromPairs):
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Go on learning from a labelled batch ``X (n, n_features)``, ``y (n,)``: one pass over its pairs."""
+        self._validate_params()
         begun = hasattr(self, "components_")
         points, labels = self._labelled(X, y, reset=not begun)
         return self._go_on(points, *self._drawn_pairs(labels), begun)
 
     def partial_fit_pairs(self, pairs: ArrayLike, similar: ArrayLike, X: ArrayLike | None = None) -> Self:
         """Go on learning from pairs, in their order; arguments as for ``fit_pairs``."""
+        self._validate_params()
         begun = hasattr(self, "components_")
         points, index = points_and_index(pairs, X, size=2)
         points = validate_data(self, points, dtype=FLOATS, reset=not begun)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,6 +10,7 @@ from sklearn.utils.validation import validate_data
 
 from nearkin.classical.arrays import FLOATS, Array
 from nearkin.classical.base import LEARNERS, SupervisedLearner
+from nearkin.classical.parameters import COMPONENTS, NOT_NEGATIVE
 from nearkin.classical.scatter import fisher_directions
 
 if TYPE_CHECKING:
@@ -47,12 +48,18 @@ class RCA(SupervisedLearner):
     [200.0, 1.0]
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": COMPONENTS,
+        "ridge": [NOT_NEGATIVE],
+    }
+
     def __init__(self, n_components: int | None = None, *, ridge: float = 1e-6) -> None:
         self.n_components = n_components
         self.ridge = ridge
 
     def fit_chunklets(self, X: ArrayLike, chunklets: ArrayLike) -> Self:
         """Learn from points ``X (n, n_features)`` and chunklet numbers ``(n,)``, −1 for a point in none."""
+        self._validate_params()
         points, numbers = validate_data(self, X, chunklets, dtype=FLOATS, ensure_min_samples=2)
         known = numbers >= 0
         _, labels, sizes = np.unique(numbers[known], return_inverse=True, return_counts=True)

@@ -51,4 +51,14 @@ def fisher_directions(X: Array, labels: Array, n_components: int | None, ridge: 
     within += ridge * (np.trace(within) or np.trace(total)) / len(within) * np.eye(len(within))
     shares, directions = linalg.eigh(within, total)
     k = min(n_components or X.shape[1], len(shares))
+    refuse_singular(shares[:k], ridge)
     return np.asarray((varying @ directions[:, :k] / np.sqrt(shares[:k])).T)
+
+
+def refuse_singular(shares: Array, ridge: float) -> None:
+    """Refuse directions without any variance within classes: their weight would be infinite."""
+    if not (shares > 0).all():
+        raise ValueError(
+            f"ridge={ridge} is too small for this data: the classes do not vary at all in some direction, "
+            "whose weight would be infinite"
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 from scipy import linalg
 
@@ -10,6 +12,7 @@ from nearkin.classical.base import LEARNERS, LearnsFromTriplets
 from nearkin.classical.cones import NonnegativeDiagonal
 from nearkin.classical.constraints import Constraints, neighbour_triplets
 from nearkin.classical.mahalanobis import warn_unless_converged
+from nearkin.classical.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, StrOptions
 from nearkin.classical.solver import Problem, Regularizer, Report, solve
 
 
@@ -48,6 +51,15 @@ class SchultzJoachims(LearnsFromTriplets):
     weights_: Array
     report_: Report
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "C": [POSITIVE],
+        "basis": [StrOptions({"features", "pca"})],
+        "n_neighbors": [AT_LEAST_ONE],
+        "n_impostors": [AT_LEAST_ONE],
+        "tol": [NOT_NEGATIVE],
+        "max_iter": [AT_LEAST_ONE],
+    }
+
     def __init__(
         self,
         *,
@@ -69,8 +81,6 @@ class SchultzJoachims(LearnsFromTriplets):
         return self._learn_triplets(X, neighbour_triplets(X, labels, self.n_neighbors, self.n_impostors))
 
     def _learn_triplets(self, X: Array, triplets: Array) -> Array:
-        if not self.C > 0:
-            raise ValueError(f"C must be above 0, got {self.C}")
         X = X.astype(np.float64)
         d = X.shape[1]
         B = self._axes(X)
@@ -91,6 +101,4 @@ class SchultzJoachims(LearnsFromTriplets):
     def _axes(self, X: Array) -> Array:
         if self.basis == "features":
             return np.eye(X.shape[1])
-        if self.basis == "pca":
-            return np.asarray(linalg.eigh(np.atleast_2d(np.cov(X, rowvar=False)))[1][:, ::-1].T)
-        raise ValueError(f'basis must be "features" or "pca", got {self.basis!r}')
+        return np.asarray(linalg.eigh(np.atleast_2d(np.cov(X, rowvar=False)))[1][:, ::-1].T)

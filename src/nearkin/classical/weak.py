@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nearkin.classical.arrays import Array
 from nearkin.classical.base import LearnsFromPairs, LearnsFromTriplets, MetricLearner
+from nearkin.classical.parameters import HasMethods
 
 if TYPE_CHECKING:
     from typing import Self
@@ -64,12 +65,18 @@ class OnPairs(_Weak):
     True
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "learner": [HasMethods("fit_pairs")],
+        "X": ["array-like", None],
+    }
+
     def __init__(self, learner: LearnsFromPairs, X: ArrayLike | None = None) -> None:
         self.learner = learner
         self.X = X
 
     def fit(self, pairs: ArrayLike, y: ArrayLike) -> Self:
         """Learn from pairs and whether each is similar (True or +1) or dissimilar (False, 0 or −1)."""
+        self._validate_params()
         self.learner_ = clone(self.learner).fit_pairs(pairs, y, self.X)
         return self
 
@@ -99,12 +106,18 @@ class OnTriplets(_Weak):
     True
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "learner": [HasMethods("fit_triplets")],
+        "X": ["array-like", None],
+    }
+
     def __init__(self, learner: LearnsFromTriplets, X: ArrayLike | None = None) -> None:
         self.learner = learner
         self.X = X
 
     def fit(self, triplets: ArrayLike, y: object = None) -> Self:
         """Learn from triplets; ``y`` is ignored."""
+        self._validate_params()
         self.learner_ = clone(self.learner).fit_triplets(triplets, self.X)
         return self
 
