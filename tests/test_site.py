@@ -95,6 +95,8 @@ def test_equations_lose_nothing_on_the_way(equations):
 def test_the_pages_python_runs(page, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = python_blocks(page)[number]
+    for package in re.findall(r"^# needs: (\w+)", code, flags=re.MULTILINE):
+        pytest.importorskip(package)
     if page in NEED_RUNS:
         code = "\n".join(line for line in code.splitlines() if line.startswith(("import ", "from ")))
         assert code

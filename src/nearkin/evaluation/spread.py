@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from nearkin.evaluation.clustering import ClusteringScores, agreement_without_each_class
@@ -342,6 +341,8 @@ def _drawn(count: int, resamples: int, seed: int) -> Iterator[Tensor]:
 
 def _ends(resampled: Tensor, confidence: float, count: int) -> Tensor:
     """``(2, S)`` ends of the expanded percentile intervals of ``(R, S)`` scores over ``count`` classes."""
+    from scipy import stats  # noqa: PLC0415 - scores alone need torch only
+
     widened = (count / (count - 1)) ** 0.5 * stats.t.ppf((1 - confidence) / 2, count - 1)
     tail = float(stats.norm.cdf(widened))
     return torch.quantile(resampled, torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
