@@ -6,13 +6,12 @@ import torch
 from nearkin.losses import similarity
 from nearkin.losses.similarity import (
     Measured,
-    Outside,
     Side,
+    distance,
+    distance_and_inverse,
     inverse_distance,
-    log_one_plus_sum_exp_,
-    log_sum_exp_,
     normalise,
-    safe_distance,
+    similarities,
     through_similarities,
 )
 
@@ -26,8 +25,7 @@ def cubes(S: torch.Tensor, with_weights: bool) -> Measured:
 
 
 @pytest.mark.parametrize("norms", [True, False], ids=["units", "raw"])
-@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3)])
-def test_weights_reach_both_sides(shape, norms):
+def test_weights_reach_both_sides(norms):
     def side(rows):
         return Side(rows, rows.detach().norm(dim=-1, keepdim=True) if norms else None)
 
@@ -37,7 +35,7 @@ def test_weights_reach_both_sides(shape, norms):
     def of_itself(rows):
         return through_similarities(cubes, side(rows))
 
-    left, right = random(*shape).requires_grad_(), random(*shape, seed=1).requires_grad_()
+    left, right = random(5, 3).requires_grad_(), random(4, 3, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(of_both, (left, right))
     assert torch.autograd.gradcheck(of_itself, (left,))
 
@@ -47,14 +45,6 @@ def test_gradient_is_scaled_by_what_comes_from_above():
     (plain,) = torch.autograd.grad(through_similarities(cubes, Side(x)), x)
     (scaled,) = torch.autograd.grad(7 * through_similarities(cubes, Side(x)), x)
     torch.testing.assert_close(scaled, 7 * plain)
-
-
-def test_symmetric_weights_reach_both_sides():
-    def symmetric(S, with_weights):
-        return cubes(S, with_weights)._replace(symmetric=True)
-
-    x = random(5, 3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda rows: through_similarities(symmetric, Side(rows)), (x,))
 
 
 def test_small_and_large_weights_are_added_to_their_transpose_alike(monkeypatch):
@@ -117,54 +107,38 @@ def test_lengths_far_from_one_do_no_harm(scale):
             torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("bound", [50.0, float("inf")], ids=["bounded", "shifted"])
-@pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("kind", ["mask", "columns", "none"])
-def test_sums_of_exponentials(bound, dim, kind):
-    T = 10 * random(6, 5)
-    mask = random(6, 5, seed=2) > 0
-    mask[2] = False
-    mask[:, 1] = False
-    columns = torch.tensor([[0], [1], [4], [4], [2], [0]])
-    inside = {"mask": mask, "columns": torch.ones(6, 5, dtype=torch.bool).scatter(1, columns, False)}.get(
-        kind
-    )
-    outside = {"mask": Outside(mask=mask), "columns": Outside(columns=columns)}.get(kind, Outside())
-    exact = T.clone().requires_grad_()
-    kept = exact if inside is None else exact.masked_fill(~inside, -torch.inf)
-    with_one = torch.cat([kept, torch.zeros(1, 5) if dim == 0 else torch.zeros(6, 1)], dim=dim)
-    for function, terms in ((log_sum_exp_, kept), (log_one_plus_sum_exp_, with_one)):
-        expected = terms.logsumexp(dim)
-        (gradient,) = torch.autograd.grad(expected[expected > -torch.inf].sum(), exact, retain_graph=True)
-        weights = T.clone()
-        log, share = function(weights, dim, bound, outside)
-        torch.testing.assert_close(log, expected.detach())
-        torch.testing.assert_close(weights * share, gradient.nan_to_num(0))
-
-
-@pytest.mark.parametrize("offset", [-3.0, 2.0])
-@pytest.mark.parametrize("bound", [50.0, float("inf")], ids=["bounded", "shifted"])
-def test_an_offset_is_added_to_every_exponent(bound, offset):
-    plain, shifted = random(6, 5) + offset, random(6, 5)
-    expected, share = log_one_plus_sum_exp_(plain, 1, bound)
-    log, its_share = log_one_plus_sum_exp_(shifted, 1, bound, offset=offset)
-    torch.testing.assert_close(log, expected)
-    torch.testing.assert_close(shifted * its_share, plain * share)
-
-
-@pytest.mark.parametrize("function", [log_sum_exp_, log_one_plus_sum_exp_])
-def test_huge_exponents_without_a_bound(function):
-    T = torch.tensor([[1e4, 1e4, -1e4]])
-    log, share = function(T, 1)
-    torch.testing.assert_close(log, torch.tensor([1e4 + 0.6931]))
-    torch.testing.assert_close(T * share, torch.tensor([[0.5, 0.5, 0.0]]))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_distance_of_the_same_is_zero_and_has_no_slope(dtype):
     eps = torch.finfo(dtype).eps
     S = torch.tensor([1.0, 1 + eps, 1 - eps, 0.0, -1.0], dtype=dtype)
-    D, inverse = safe_distance(S)
+    D, inverse = distance_and_inverse(S)
     torch.testing.assert_close(D, torch.tensor([0, 0, 0, 2**0.5, 2], dtype=dtype))
     torch.testing.assert_close(inverse, torch.tensor([0, 0, 0, 0.5**0.5, 0.5], dtype=dtype))
     torch.testing.assert_close(inverse_distance(S), inverse)
+    torch.testing.assert_close(distance(S), D)
+
+
+@pytest.mark.parametrize("function", [distance, inverse_distance])
+def test_distances_can_be_differentiated(function):
+    S = torch.tensor([1.0, 1 + 1e-16, 0.9, 0.0, -0.5], dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(function(S).sum(), S)
+    assert gradient[:2].tolist() == [0, 0]
+    D = (2 - 2 * S[2:].detach()).sqrt()
+    torch.testing.assert_close(gradient[2:], -1 / D if function is distance else 1 / D**3)
+
+
+@pytest.mark.parametrize("norms", [True, False], ids=["units", "raw"])
+@pytest.mark.parametrize("others", [True, False], ids=["others", "itself"])
+def test_both_ways_through_the_similarities_agree(norms, others):
+    """One node with weights in closed form, and autograd's graph of the same function."""
+    left, right = random(5, 3), random(4, 3, seed=1)
+    left[2] = 0
+    gradients = []
+    for way in ("node", "graph"):
+        rows = [side.clone().requires_grad_() for side in (left, right)]
+        sides = [Side(side, side.detach().norm(dim=1, keepdim=True) if norms else None) for side in rows]
+        sides = sides if others else sides[:1]
+        value = through_similarities(cubes, *sides) if way == "node" else similarities(*sides).pow(3).sum()
+        gradients.append([value, *torch.autograd.grad(value, rows[: len(sides)])])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)

@@ -6,6 +6,7 @@ from math import cos, inf, radians, sin
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from nearkin.losses.base import register, require_positive
 from nearkin.losses.proxy import ProxyLoss
@@ -61,8 +62,18 @@ class ArcFace(ProxyLoss):
         self.margin_degrees = margin_degrees
         self.scale = scale
 
+    def value(self, S: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy after the own cosines were moved by the margin."""
+        own = labels.unsqueeze(1)
+        cosine = S.gather(1, own)
+        moved, slope = add_angle(cosine.detach(), radians(self.margin_degrees))
+        moved = moved + slope * (
+            cosine - cosine.detach()
+        )  # whose last term is 0, and has the right derivative
+        return cross_entropy(self.scale * S.scatter(1, own, moved), labels, reduction="none")
+
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
-        """Cross-entropy after the own cosines, B numbers, were moved by the margin."""
+        """The gradient of a cross-entropy, scaled, and times another slope for the own cosines."""
         own, reach = labels.unsqueeze(1), 1 + radians(self.margin_degrees)
         moved, own_slopes = add_angle(S.gather(1, own), radians(self.margin_degrees))
         logits = torch.mul(S, self.scale).scatter_(1, own, moved.mul_(self.scale))

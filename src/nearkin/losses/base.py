@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from nearkin.losses.search_space import SearchSpace
 from nearkin.registry import Registry
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+REDUCTIONS = ("mean", "none")
+
+
+def runs_eagerly(function: Function) -> Function:
+    """Decorator: ``torch.compile`` calls the function as it is, instead of looking into it.
+
+    Our products and passes are few and chosen by hand; in a graph there is nothing to gain.
+    """
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        if torch.compiler.is_compiling():  # only then: torch.compiler takes seconds to import
+            return torch.compiler.disable(function)(*arguments, **keywords)
+        return function(*arguments, **keywords)
+
+    return cast(Function, run)
 
 
 class Loss(nn.Module):
@@ -20,7 +41,13 @@ class Loss(nn.Module):
     integer dtype. Half precision is computed in float32 inside, with or without autocast. A batch that offers
     nothing to learn from gives an exact 0 whose gradient is 0.
 
+    ``loss(embeddings, labels, weights=w)`` counts each anchor ``w[i]`` times, in sums as in what they are
+    divided by. With ``reduction="none"`` (here, in ``build``, or as the attribute) there is one value per
+    sample, whose mean over the batch is the loss, weights and all; what a loss adds that belongs to no
+    sample, such as a term between proxies, is in each of them.
+
     Attributes:
+        reduction: "mean" or "none".
         needs_classes: whether the constructor takes ``num_classes`` and ``embedding_dim``.
         compares_samples: whether samples of a batch are compared with each other, so that batches need
             several of each class; losses over proxies do not.
@@ -33,7 +60,16 @@ class Loss(nn.Module):
     needs_classes: ClassVar[bool] = False
     compares_samples: bool = True
     search_space: ClassVar[SearchSpace] = {}
+    reduction: str = "mean"
     validate: bool = True
+
+    def pair_weights(self, embeddings: Tensor, labels: Tensor, **keywords: Any) -> Tensor:
+        """∂L/∂S of the similarities of a batch, for losses over pairs.
+
+        Raises:
+            ValueError: for a loss that is no function of them.
+        """
+        raise ValueError(f"{type(self).__name__} is no function of the similarities of a batch")
 
     def param_groups(self, lr: float) -> list[dict[str, Any]]:
         """One optimiser group per learnable parameter of the loss, each with learning rate ``lr``.
@@ -62,7 +98,9 @@ class Loss(nn.Module):
     def extra_repr(self) -> str:
         """The constructor's keywords and their values."""
         keywords = [k for k in inspect.signature(type(self)).parameters if k != "generator"]
-        values = {keyword: getattr(self, keyword) for keyword in keywords}
+        values = {keyword: getattr(self, keyword) for keyword in keywords if hasattr(self, keyword)}
+        if self.reduction != "mean":
+            values["reduction"] = self.reduction
         return ", ".join(
             f"{keyword}={f'tensor{tuple(value.shape)}' if isinstance(value, Tensor) else repr(value)}"
             for keyword, value in values.items()
@@ -82,6 +120,7 @@ def build(
     num_classes: int | None = None,
     embedding_dim: int | None = None,
     generator: torch.Generator | None = None,
+    reduction: str = "mean",
     **hyperparameters: Any,
 ) -> Loss:
     """Make a loss by its name.
@@ -91,6 +130,7 @@ def build(
         num_classes: C, for losses with proxies; the others ignore it.
         embedding_dim: D, for losses with proxies; the others ignore it.
         generator: starts the proxies, or draws the randomly mined pairs; without one, seed 0.
+        reduction: "mean" for a scalar, "none" for one value per sample, whose mean is the scalar.
         hyperparameters: keywords of the loss, see ``describe(name)``.
 
     Raises:
@@ -111,7 +151,11 @@ def build(
             hyperparameters[size] = value
         elif size in known and known[size].default is inspect.Parameter.empty:
             raise ValueError(f"loss {name!r} has learnable proxies: it needs num_classes and embedding_dim")
-    return registry.build(name, **hyperparameters)
+    require_one_of(REDUCTIONS, reduction=reduction)
+    loss = registry.build(name, **hyperparameters)
+    if reduction != "mean":
+        loss.reduction = reduction
+    return loss
 
 
 def require_positive(**values: float) -> None:
@@ -158,6 +202,42 @@ def check_labels(
         raise ValueError(f"{len(labels)} {what} for {len(embeddings)} embeddings")
     if labels.device != embeddings.device:
         raise ValueError(f"{what} are on {labels.device}, the embeddings on {embeddings.device}")
+
+
+def check_weights(weights: Tensor, embeddings: Tensor) -> None:
+    """Refuse weights that are not one number per embedding; looks at shape and device only."""
+    if weights.shape != embeddings.shape[:1]:
+        raise ValueError(
+            f"weights must have shape ({len(embeddings)},), one per embedding, not {tuple(weights.shape)}"
+        )
+    if weights.device != embeddings.device:
+        raise ValueError(f"weights are on {weights.device}, the embeddings on {embeddings.device}")
+
+
+def check_weight_values(weights: Tensor) -> None:
+    """Refuse weights that are negative or not finite."""
+    wrong = (~(weights >= 0) | (weights == float("inf"))).nonzero()
+    if len(wrong):
+        place = int(wrong[0, 0])
+        raise ValueError(
+            f"weights must be finite and not negative, not {weights[place].item()} (row {place})"
+        )
+
+
+def weighted(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Values ``(B,)`` whose mean is the weighted mean of the given ones; 0 where no weight is above 0.
+
+    >>> weighted(torch.tensor([2.0, 4.0]), torch.tensor([3.0, 1.0]))
+    tensor([3., 2.])
+    """
+    if weights is None:
+        return values
+    return torch.where(weights > 0, values, 0) * weights * (len(values) / or_one(weights.sum()))
+
+
+def or_one(total: Tensor) -> Tensor:
+    """What a sum is divided by: a total above 0, or 1 where there is nothing to divide."""
+    return torch.where(total > 0, total, 1)
 
 
 def check_finite(rows: Tensor, what: str = "embeddings") -> None:

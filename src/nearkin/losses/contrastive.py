@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
+from nearkin.losses.metric import METRICS, nearness, nearness_and_slope, of_identical
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
@@ -21,6 +22,9 @@ class Contrastive(MinedPairLoss):
 
         With metric="squared_euclidean", where D² = 2 − 2S:
         L = mean over positive pairs of D² + mean over negative pairs with D² < λ of (λ − D²)
+        With metric="euclidean", D takes the place of D².
+
+        One value per sample: its own pairs' part of both means, times B.
 
     Source:
         Hadsell, Chopra, LeCun. Dimensionality Reduction by Learning an Invariant Mapping. CVPR 2006.
@@ -30,8 +34,8 @@ class Contrastive(MinedPairLoss):
         batches with several images per class. With a cross-batch memory it becomes much stronger.
 
     Args:
-        margin: λ; negatives less similar than λ (farther than λ, squared) are left in peace.
-        metric: "cosine", or the survey's "squared_euclidean".
+        margin: λ; negatives less similar than λ (farther than λ, by D² or D) are left alone.
+        metric: "cosine", the survey's "squared_euclidean", or "euclidean".
         mining: a miner's name or a miner.
         generator: for random miners.
 
@@ -52,23 +56,34 @@ class Contrastive(MinedPairLoss):
         generator: torch.Generator | None = None,
     ) -> None:
         require_non_negative(margin=margin)
-        require_one_of(("cosine", "squared_euclidean"), metric=metric)
+        require_one_of(METRICS, metric=metric)
         super().__init__(mining, generator)
         self.margin = margin
         self.metric = metric
 
+    def value(self, S: Tensor, pairs: Pairs) -> Tensor:
+        """Both means."""
+        positive, negative = self.mine_masks(S, pairs)
+        near = nearness(S, self.metric)
+        pull = pairs.mean_over_pairs(of_identical(self.metric) - near, positive)
+        push = pairs.mean_over_pairs(near - self._boundary, negative & (near > self._boundary))
+        return pull + push
+
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """Both means; the weights are constants on the positive and on the violating negative pairs."""
+        """The weights are constants on the positive and on the violating negative pairs."""
         positive, negative = self.mine_pairs(S, pairs)
-        # 2 − 2S < λ is S > 1 − λ/2, and every term is twice as large.
-        boundary, slope = (self.margin, 1) if self.metric == "cosine" else (1 - self.margin / 2, 2)
-        violating = torch.gt(S, boundary, out=torch.empty_like(S)).mul_(negative)
+        near, slope = nearness_and_slope(S, self.metric)
+        violating = torch.gt(near, self._boundary, out=torch.empty_like(S)).mul_(negative)
         counts = torch.stack([positive.sum(), violating.sum()])
-        per_positive, per_violation = counts.clamp_min(1).reciprocal_().mul_(slope).unbind()
+        per_positive, per_violation = counts.clamp_min(1).reciprocal_().unbind()
         weights = violating.mul_(per_violation).addcmul_(positive, per_positive, value=-1)
-        # Linear in S where it is not 0: the weights times S, and what the two means are measured from.
+        # Linear in the nearness where it is not 0: weights times nearness, and where the means start from.
         has_positives, has_violations = counts.clamp_max_(1).unbind()
-        value = torch.dot(weights.view(-1), S.view(-1)).add_(has_positives, alpha=slope)
-        value.sub_(has_violations, alpha=slope * boundary)
-        everything = positive is pairs.indicators(S).positive and negative is pairs.indicators(S).negative
-        return Measured(value, weights, symmetric=everything)
+        value = torch.dot(weights.view(-1), near.view(-1))
+        value.add_(has_positives, alpha=of_identical(self.metric)).sub_(has_violations, alpha=self._boundary)
+        return Measured(value, weights if self.metric == "cosine" else weights.mul_(slope))
+
+    @property
+    def _boundary(self) -> float:
+        """How near negatives may be."""
+        return self.margin if self.metric == "cosine" else -self.margin

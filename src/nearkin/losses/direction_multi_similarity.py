@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative
-from nearkin.losses.direction import direction_
+from nearkin.losses.direction import direction
+from nearkin.losses.exponentials import log_one_plus_sum_exp
 from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.pair import Pairs
 from nearkin.losses.search_space import MARGIN, space
-from nearkin.losses.similarity import Measured, Outside, inverse_distance, log_one_plus_sum_exp_
+from nearkin.losses.similarity import Measured
 from nearkin.mining import Miner
-from nearkin.mining.base import FAR, first_equal_, only
 
 
 @register("direction_multi_similarity")
@@ -69,35 +71,19 @@ class DirectionMultiSimilarity(MultiSimilarity):
         )
         self.gamma = gamma
 
-    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """As without direction, but a negative weighs on three similarities of its triangle."""
+    def value(self, S: Tensor, pairs: Pairs) -> Tensor:
+        """As without direction, but a negative is seen in the direction of the anchor's hardest positive."""
         if self.gamma == 0:
-            return super().measure(S, pairs, with_weights)
-        positive, negative = self.mine_pairs(S, pairs)
-        candidates = only(pairs.indicators(S).positive, S, FAR)
-        S_ap = candidates.amin(dim=1, keepdim=True)
-        hardest = first_equal_(candidates, S_ap)
-        has_positive = S_ap < FAR / 2
-        S_ap = torch.where(has_positive, S_ap, 0)
-        inverse = inverse_distance(S)
-        inverse_ap = inverse.gather(1, hardest.unsqueeze(1)).mul_(has_positive)
-        alpha, beta, margin = self.alpha, self.beta, self.margin
-        # Cosine and q times −βγ, as they stand in the exponents: what the weights lack is then 1/β.
-        turn, q = direction_(S.index_select(0, hardest), S, S_ap, inverse, inverse_ap * (-beta * self.gamma))
-        pulls = torch.mul(S, -alpha, out=candidates)  # not needed any more
-        pushes = torch.add(turn, S, alpha=beta)
-        most = beta * (1 + self.gamma)
-        far, pull = log_one_plus_sum_exp_(pulls, 1, alpha, Outside(positive), offset=alpha * margin)
-        near, push = log_one_plus_sum_exp_(pushes, 1, most, Outside(negative), offset=-beta * margin)
-        value = far.div_(alpha).add_(near, alpha=1 / beta).sum().div_(pairs.anchors)
-        if not with_weights:
-            return Measured(value)
-        pushes.mul_(push.div_(pairs.anchors))
-        turn.mul_(pushes)
-        q.mul_(pushes)
-        by_ap = turn.sum(dim=1, keepdim=True).mul_(inverse_ap.square()).sub_(q.sum(dim=1, keepdim=True))
-        weights = pushes.addcmul_(pulls, pull, value=-1 / pairs.anchors)
-        weights.addcmul_(turn, inverse.square_(), value=1 / beta)
-        weights.sub_(q, alpha=1 / beta).index_add_(0, hardest, q, alpha=1 / beta)
-        weights.scatter_add_(1, hardest.unsqueeze(1), by_ap.div_(beta))
-        return Measured(value, weights)
+            return super().value(S, pairs)
+        positive, negative = self.mine_masks(S, pairs)
+        hardest = torch.where(pairs.positive, S, inf).argmin(dim=1)
+        cosine = direction(S, S.gather(1, hardest.unsqueeze(1)), S[hardest])
+        turn = self.gamma * cosine * pairs.positive.any(dim=1, keepdim=True)
+        pull = log_one_plus_sum_exp(-self.alpha * (S - self.margin), positive) / self.alpha
+        push = log_one_plus_sum_exp(self.beta * (S - self.margin - turn), negative) / self.beta
+        return pairs.mean_over_anchors(pull + push)
+
+    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+        """Without direction the closed form of multi-similarity, else what autograd finds."""
+        measure = super().measure if self.gamma == 0 else super(MultiSimilarity, self).measure
+        return measure(S, pairs, with_weights)

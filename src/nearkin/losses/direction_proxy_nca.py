@@ -6,18 +6,11 @@ import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative
-from nearkin.losses.direction import direction_
+from nearkin.losses.direction import direction
+from nearkin.losses.exponentials import log_sum_exp
 from nearkin.losses.proxy_nca import ProxyNCA
 from nearkin.losses.search_space import MARGIN, SCALE, space
-from nearkin.losses.similarity import (
-    Measured,
-    Outside,
-    Side,
-    inverse_distance,
-    lengths,
-    log_sum_exp_,
-    through_similarities,
-)
+from nearkin.losses.similarity import Measured
 
 
 @register("direction_proxy_nca")
@@ -63,39 +56,19 @@ class DirectionProxyNCA(ProxyNCA):
         require_non_negative(gamma=gamma)
         super().__init__(num_classes, embedding_dim, scale=scale, generator=generator)
         self.gamma = gamma
+        self.among_proxies = gamma > 0  # sample, own proxy and another proxy form a triangle
 
-    def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
-        """Samples and, below them, their own proxies are compared with all proxies in one product."""
+    def value(self, S: Tensor, labels: Tensor) -> Tensor:
+        """From ``(2B, C)`` similarities, the samples' above those of their own proxies."""
         if self.gamma == 0 or self.num_classes == 1:
-            return super().value(embeddings, norms, proxies, labels)
-        lengths_of_proxies = lengths(proxies)
-        return through_similarities(
-            lambda S, with_weights: self._measure_triangles(S, labels, with_weights),
-            Side(
-                torch.cat([embeddings, proxies[labels]]),
-                torch.cat([norms, lengths_of_proxies[labels]]),
-            ),
-            Side(proxies, lengths_of_proxies),
-        )
-
-    def _measure_triangles(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
-        """Value and weights from ``(2B, C)`` similarities: sample, own proxy and another form a triangle."""
-        own, slope = labels.unsqueeze(1), 2 * self.scale
-        S, between = S.chunk(2)
+            return super().value(S[: len(labels)], labels)
+        own, (S, between) = labels.unsqueeze(1), S.chunk(2)
         S_own = S.gather(1, own)
-        inverse = inverse_distance(S)
-        inverse_own = inverse.gather(1, own)
-        cosine, q = direction_(between.clone(), S, S_own, inverse, inverse_own)
-        others = (S * slope).sub_(cosine, alpha=self.gamma)
-        among_others, share = log_sum_exp_(others, 1, slope + self.gamma, Outside(columns=own))
-        value = (among_others - slope * S_own.squeeze(1)).mean()
-        if not with_weights:
-            return Measured(value)
-        others.mul_(share.div_(len(labels)))
-        cosine.mul_(others)
-        q.mul_(others)
-        to_own = cosine.sum(dim=1, keepdim=True).mul_(inverse_own.square()).sub_(q.sum(dim=1, keepdim=True))
-        to_own = to_own.mul_(-self.gamma).sub_(slope / len(labels))
-        to_samples = others.mul_(slope).addcmul_(cosine, inverse.square_(), value=-self.gamma)
-        to_samples.add_(q, alpha=self.gamma).scatter_(1, own, to_own)
-        return Measured(value, torch.cat([to_samples, q.mul_(-self.gamma)]))
+        exponents = 2 * self.scale * S - self.gamma * direction(S, S_own, between)
+        others = torch.ones_like(S, dtype=torch.bool).scatter_(1, own, False)
+        return log_sum_exp(exponents, others) - 2 * self.scale * S_own.squeeze(1)
+
+    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+        """Without direction the closed form of Proxy-NCA, else what autograd finds."""
+        measure = super().measure if self.gamma == 0 else super(ProxyNCA, self).measure
+        return measure(S, labels, with_weights)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from nearkin import mining as miners
 from nearkin.losses.base import register, require_non_negative, require_positive
+from nearkin.losses.exponentials import Outside, log_sum_exp, log_sum_exp_
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, SCALE, space
-from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
+from nearkin.losses.similarity import Measured
 
 
 @register("lifted_structure")
@@ -20,6 +21,8 @@ class LiftedStructure(MinedPairLoss):
 
     Equation:
         L = mean over anchors with both sets of [(1/β) LSE_{P_i} β(λ − S) + (1/α) LSE_{N_i} αS]₊
+
+        One value per sample: its own hinge times B / the number of anchors with both sets.
 
     Source:
         Song, Xiang, Jegelka, Savarese. Deep Metric Learning via Lifted Structured Feature Embedding.
@@ -65,8 +68,16 @@ class LiftedStructure(MinedPairLoss):
         """What the thesis calls hard mining of this loss is the multi-similarity rule."""
         return miners.MultiSimilarity(epsilon=0.1) if name == "hard" else miners.build(name)
 
+    def value(self, S: Tensor, pairs: Pairs) -> Tensor:
+        """A hinge on two soft worst cases per anchor."""
+        positive, negative = self.mine_masks(S, pairs)
+        farthest = log_sum_exp(self.positive_scale * (self.margin - S), positive) / self.positive_scale
+        nearest = log_sum_exp(self.negative_scale * S, negative) / self.negative_scale
+        has_both = positive.any(dim=1) & negative.any(dim=1)
+        return pairs.mean_over_anchors((farthest + nearest).relu(), among=has_both)
+
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """Two log-sum-exps per anchor under a hinge; a pair's weight is its share of its sum."""
+        """A pair's weight is its share of its sum."""
         positive, negative = self.mine_pairs(S, pairs)
         pulls = (self.margin - S).mul_(self.positive_scale)
         pushes = S * self.negative_scale

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from nearkin.losses.base import check_label_range, register, require_non_negative, require_positive
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, Range, space
-from nearkin.losses.similarity import Measured, safe_distance
+from nearkin.losses.similarity import Measured, distance, distance_and_inverse
 from nearkin.mining import Mined, Miner, Triplets
 
 
@@ -19,6 +19,8 @@ class Margin(MinedPairLoss):
     Equation:
         L = mean over mined pairs with a value above 0 of [m + y (D − β)]₊ + ν · mean β over the mined pairs,
         y = +1 for positive pairs, −1 for negative ones; D = √(2 − 2S)
+
+        One value per sample: the part of the mined pairs it is the anchor of, times B.
 
     Source:
         Wu, Manmatha, Smola, Krähenbühl. Sampling Matters in Deep Embedding Learning. ICCV 2017.
@@ -74,14 +76,27 @@ class Margin(MinedPairLoss):
         else:
             self.register_buffer("beta", start)
 
-    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+    def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """A hinge on each side of the boundary of the anchor, over the mined pairs only."""
+        entry, sides = _mined_entries(self.mine(S, pairs), S)
+        anchor = torch.div(entry, S.shape[1], rounding_mode="floor")
+        classes, beta = self._classes_of_anchors(pairs), self.beta.to(S.dtype)
+        boundary = beta.expand_as(sides) if classes is None else beta[classes[anchor]]
+        terms = (self.margin + sides * (distance(S.reshape(-1)[entry]) - boundary)).relu()
+        sums, active, boundaries, mined = (
+            S.new_zeros(len(S)).index_add(0, anchor, of_pairs)
+            for of_pairs in (terms, terms.detach().sign(), boundary, torch.ones_like(sides))
+        )
+        return pairs.mean_of_sums(sums, active) + self.nu * pairs.mean_of_sums(boundaries, mined)
+
+    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+        """A pair's weight is ±1/D, and 0 where its hinge is."""
         classes = self._classes_of_anchors(pairs)
         entry, sides = _mined_entries(self.mine(S, pairs), S)
         beta = self.beta.to(S.dtype)
         owner = None if classes is None else classes[torch.div(entry, S.shape[1], rounding_mode="floor")]
         boundary = beta if owner is None else beta[owner]
-        D, inverse = safe_distance(S.view(-1).index_select(0, entry))
+        D, inverse = distance_and_inverse(S.view(-1).index_select(0, entry))
         terms = D.sub_(boundary).mul_(sides).add_(self.margin).relu_()
         active = terms.sign()
         share = active.sum().clamp_min_(1).reciprocal_()

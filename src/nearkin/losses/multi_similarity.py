@@ -7,9 +7,10 @@ from torch import Tensor
 
 from nearkin import mining as miners
 from nearkin.losses.base import register, require_non_negative, require_positive
+from nearkin.losses.exponentials import Outside, log_one_plus_sum_exp, log_one_plus_sum_exp_
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, SCALE, space
-from nearkin.losses.similarity import Measured, Outside, log_one_plus_sum_exp_
+from nearkin.losses.similarity import Measured
 
 
 @register("multi_similarity")
@@ -66,8 +67,15 @@ class MultiSimilarity(MinedPairLoss):
         """Its own miner takes ``epsilon``; any other is built by its defaults."""
         return miners.MultiSimilarity(self.epsilon) if name == "multi_similarity" else miners.build(name)
 
+    def value(self, S: Tensor, pairs: Pairs) -> Tensor:
+        """Two sums of exponentials per anchor."""
+        positive, negative = self.mine_masks(S, pairs)
+        pull = log_one_plus_sum_exp(-self.alpha * (S - self.margin), positive) / self.alpha
+        push = log_one_plus_sum_exp(self.beta * (S - self.margin), negative) / self.beta
+        return pairs.mean_over_anchors(pull + push)
+
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """Two log-sum-exps per anchor; a pair's weight is its share of its sum."""
+        """A pair's weight is its share of its sum."""
         positive, negative = self.mine_pairs(S, pairs)
         alpha, beta, margin = self.alpha, self.beta, self.margin
         pulls, pushes = S * -alpha, S * beta

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
-from nearkin.losses.pair import PairLoss, Pairs
+from nearkin.losses.exponentials import Outside, log_sum_exp, log_sum_exp_, without_underflow_
+from nearkin.losses.pair import Comparison, PairLoss, Pairs
 from nearkin.losses.search_space import Range, space
-from nearkin.losses.similarity import (
-    Measured,
-    Outside,
-    exp_,
-    full_precision,
-    is_one,
-    log_sum_exp_,
-    refuse_second_derivative,
-    without_underflow_,
-)
+from nearkin.losses.similarity import Measured
 
 
 @register("npair")
@@ -32,6 +23,9 @@ class NPair(PairLoss):
 
         With pairs="one_per_class" the first two samples of each class are anchor and positive, the negatives
         of an anchor are the positives of the other classes, and the mean is over those anchors.
+
+        One value per sample: its own softplus and length; of one pair per class, the softplus times B / the
+        number of those anchors, and 0 for the other samples.
 
     Source:
         Sohn. Improved Deep Metric Learning with Multi-class N-pair Loss Objective. NeurIPS 2016.
@@ -61,13 +55,13 @@ class NPair(PairLoss):
         self.l2 = l2
         self.pairs = pairs
 
-    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """A softplus per anchor; a pair's weight is its share of its sum times the anchor's sigmoid.
+    def value(self, S: Tensor, pairs: Pairs) -> Tensor:
+        """A softplus per anchor."""
+        differences = log_sum_exp(S, pairs.negative) + log_sum_exp(-S, pairs.positive)
+        return pairs.mean_over_anchors(torch.logaddexp(differences, torch.zeros_like(differences)))
 
-        With one positive, softplus(LSE_N − S_ap) is the cross-entropy of the row.
-        """
-        if self.pairs == "one_per_class":
-            return _measure_diagonal(S)
+    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+        """A pair's weight is its share of its sum times the anchor's sigmoid."""
         positive, negative = pairs.indicators(S)
         pulls, pushes = -S, S.clone()
         near, push = log_sum_exp_(pushes, 1, outside=Outside(negative))
@@ -79,12 +73,27 @@ class NPair(PairLoss):
         share = without_underflow_(per_anchor.sigmoid_().div_(len(S))).unsqueeze(1)
         return Measured(value, pushes.mul_(push.mul_(share)).addcmul_(pulls, pull.mul_(share), value=-1))
 
-    def extra_term(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
-        """The mean squared length, if there is anything to learn from."""
-        if self.l2 == 0 or self.pairs == "one_per_class":
+    def extra_values(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
+        """The squared lengths, if there is anything to learn from."""
+        if self.l2 == 0:
             return None
         something = (pairs.positive.any(dim=1) & pairs.negative.any(dim=1)).any()
-        return embeddings.square().sum() * something * (self.l2 / len(embeddings))
+        return embeddings.square().sum(dim=1) * something * self.l2
+
+    def select(self, compared: Comparison, reference_labels: Tensor | None) -> Comparison:
+        """One pair per class is a small batch of anchors against a small gallery of their partners."""
+        left, right, pairs, _ = compared
+        if self.pairs == "all":
+            return compared
+        if pairs.labels.dim() == 2:
+            raise ValueError('pairs="one_per_class" needs one label per sample, not a multi-hot matrix')
+        anchor, partner = one_per_class(pairs.labels, reference_labels)
+        itself = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
+        weights = None if pairs.weights is None else pairs.weights[anchor]
+        chosen = Pairs(
+            lambda: (itself, ~itself), pairs.labels[anchor], pairs.embedding_dim, len(anchor), weights
+        )
+        return Comparison(left.at(anchor), (right or left).at(partner), chosen, anchor)
 
     def pair_weights(
         self,
@@ -93,6 +102,7 @@ class NPair(PairLoss):
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
+        **_: Any,
     ) -> Tensor:
         """∂L/∂S ``(B, R)``; of one pair per class, only the pairs of anchors and partners have any."""
         keywords = {"references": references, "reference_labels": reference_labels}
@@ -103,74 +113,6 @@ class NPair(PairLoss):
         everywhere = weights.new_zeros(len(labels), len(labels if references is None else references))
         everywhere[anchor.unsqueeze(1), partner] = weights[: len(anchor), : len(partner)]
         return everywhere
-
-    def _evaluate(
-        self,
-        measure: Callable[[Tensor, Pairs, bool], Measured],
-        embeddings: Tensor,
-        labels: Tensor,
-        references: Tensor | None,
-        reference_labels: Tensor | None,
-    ) -> Tensor:
-        """One pair per class is a small batch of anchors against a small gallery of their partners."""
-        if self.pairs == "all":
-            return super()._evaluate(measure, embeddings, labels, references, reference_labels)
-        self._check_shapes(embeddings, labels, references, reference_labels)
-        if labels.dim() == 2:
-            raise ValueError('pairs="one_per_class" needs one label per sample, not a multi-hot matrix')
-        with full_precision(embeddings):
-            rows = self._side(embeddings).rows
-            others = rows if references is None else self._side(references.to(rows.dtype), "references").rows
-            anchor, partner = one_per_class(labels, reference_labels)
-            if not len(anchor):
-                return rows.sum() * 0
-            pairs = Pairs(_unasked, labels, rows.shape[1], len(anchor))
-            value: Tensor = _AmongChosen.apply(  # type: ignore[no-untyped-call]
-                lambda S: measure(S, pairs, True), rows, anchor, others, partner
-            )
-            if self.l2 == 0 or len(anchor) < 2:
-                return value
-            return value + rows.square().sum() * (self.l2 / len(rows))
-
-
-def _unasked() -> tuple[Tensor, Tensor]:
-    raise AssertionError("partners are on the diagonal: nobody looks for pairs")
-
-
-def _measure_diagonal(S: Tensor) -> Measured:
-    """Value and weights of anchors whose partner is on the diagonal."""
-    logs = torch.log_softmax(S, dim=1)
-    own = logs.diagonal().clone()
-    weights = exp_(logs).div_(len(S))
-    weights.diagonal().copy_(own.expm1().div_(len(S)))  # p − 1
-    return Measured(own.mean().neg_(), weights)
-
-
-class _AmongChosen(torch.autograd.Function):
-    """A measure of the inner products between chosen rows and chosen others, each chosen once."""
-
-    @staticmethod
-    def forward(ctx: Any, measure: Callable[[Tensor], Measured], *sides: Tensor) -> Tensor:
-        rows, anchor, others, partner = sides
-        anchors, partners = rows.index_select(0, anchor), others.index_select(0, partner)
-        measured = measure(anchors @ partners.mT)
-        assert measured.weights is not None
-        ctx.save_for_backward(anchors, anchor, partners, partner, measured.weights)
-        ctx.sizes, ctx.together = (len(rows), len(others)), others is rows
-        return measured.value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
-        anchors, anchor, partners, partner, weights = ctx.saved_tensors
-        with full_precision(anchors):
-            if not is_one(gradient):
-                weights = weights * gradient
-            to_rows = anchors.new_zeros(ctx.sizes[0], anchors.shape[1])
-            to_others = to_rows if ctx.together else anchors.new_zeros(ctx.sizes[1], anchors.shape[1])
-            to_rows.index_copy_(0, anchor, weights @ partners)
-            to_others.index_copy_(0, partner, weights.mT @ anchors)
-        return None, to_rows, None, None if ctx.together else to_others, None
 
 
 def one_per_class(labels: Tensor, reference_labels: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -4,44 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from nearkin import mining as miners
-from nearkin.losses.base import Loss, check_embeddings, check_finite, check_labels
+from nearkin.losses.base import (
+    REDUCTIONS,
+    Loss,
+    check_embeddings,
+    check_finite,
+    check_labels,
+    check_weight_values,
+    check_weights,
+    or_one,
+    require_one_of,
+    runs_eagerly,
+    weighted,
+)
 from nearkin.losses.similarity import (
     Measured,
     Side,
     at_least_float32,
     full_precision,
     lengths,
+    measure_by_autograd,
+    similarities,
     through_similarities,
 )
 from nearkin.mining.base import as_float
 
 
 class Pairs:
-    """Who is whose kin, as masks and as numbers; each is made when it is first asked for.
+    """Which pairs are positive and which negative, as masks and as numbers; made when first asked for.
 
     Processors multiply by ones and zeros several times faster than they choose by booleans.
 
     Args:
         find: gives positive and negative pairs ``(B, R)``, both booleans or both ones and zeros: those that
-            share a class, no image with itself, and those that do not.
+            share a class, no sample with itself, and those that do not.
         labels: of the anchors, ``(B,)`` or multi-hot ``(B, L)``.
         embedding_dim: D.
-        anchors: B, how many of the rows are anchors.
+        anchors: how many of the rows, the first ones, are anchors.
+        weights: how often each row counts as an anchor, ``(B,)``; once if they are not given.
     """
 
     def __init__(
-        self, find: Callable[[], tuple[Tensor, Tensor]], labels: Tensor, embedding_dim: int, anchors: int
+        self,
+        find: Callable[[], tuple[Tensor, Tensor]],
+        labels: Tensor,
+        embedding_dim: int,
+        anchors: int,
+        weights: Tensor | None = None,
     ) -> None:
         self._find = find
         self.labels = labels
         self.embedding_dim = embedding_dim
         self.anchors = anchors
+        self.weights = weights
         self._numbers: miners.Masks | None = None
 
     @cached_property
@@ -64,16 +85,58 @@ class Pairs:
             self._numbers = miners.Masks(*(as_float(found, like) for found in self._found))
         return self._numbers
 
+    def mean_over_anchors(self, values: Tensor, among: Tensor | None = None) -> Tensor:
+        """The mean of values ``(B,)`` over the anchors in ``among``, boolean ``(B,)``, or over all of them.
+
+        Returns:
+            One part for each row, ``(B,)``: their mean over the anchors is that mean.
+        """
+        counts = torch.ones_like(values) if among is None else among.to(values.dtype)
+        counts[self.anchors :] = 0
+        return self.mean_of_sums(values, counts)
+
+    def mean_over_pairs(self, terms: Tensor, among: Tensor) -> Tensor:
+        """The mean of terms ``(B, R)`` over the pairs in ``among``, boolean ``(B, R)``; parts as above."""
+        return self.mean_of_sums(torch.where(among, terms, 0).sum(dim=1), among.sum(dim=1).to(terms.dtype))
+
+    def mean_of_sums(self, sums: Tensor, counts: Tensor) -> Tensor:
+        """The mean over all terms, of which each anchor has ``counts`` and their ``sums`` ``(B,)``; as above.
+
+        >>> pairs = Pairs(lambda: find_pairs(torch.tensor([0, 0])), torch.tensor([0, 0]), 2, anchors=2)
+        >>> pairs.mean_of_sums(torch.tensor([6.0, 0.0]), torch.tensor([2.0, 1.0]))
+        tensor([4., 0.])
+        """
+        sums = torch.where(counts > 0, sums, 0)
+        if self.weights is not None:
+            sums, counts = sums * self.weights, counts * self.weights
+        return sums * (self.anchors / or_one(counts.sum()))
+
+
+class Comparison(NamedTuple):
+    """What a pair loss compares with what.
+
+    Attributes:
+        left: the anchors.
+        right: the other side of the pairs, or ``None`` where the anchors are compared with themselves.
+        pairs: which of them are positive and negative.
+        places: which rows of the batch the anchors are, ``(A,)``; all of them, in order, if not given.
+    """
+
+    left: Side
+    right: Side | None
+    pairs: Pairs
+    places: Tensor | None = None
+
 
 class PairLoss(Loss):
     """A loss over the pairs of a batch.
 
-    A subclass states its value and weights in :meth:`measure`; or only its value, in :meth:`value`, and
-    autograd finds the weights.
+    A subclass states its value, in :meth:`value`, and autograd finds the weights ∂L/∂S. Where that is too
+    slow it states both in closed form as well, in :meth:`measure`.
 
     Labels are ``(B,)``, or a multi-hot ``(B, L)`` matrix where a pair is positive if it shares a label.
     ``references`` (a memory, a gallery) replace the batch as the other side of every pair; without them the
-    batch is compared with itself and no image with itself, by index.
+    batch is compared with itself and no sample with itself, by index.
     """
 
     on_sphere: bool = True
@@ -81,8 +144,9 @@ class PairLoss(Loss):
 
     among_references: bool = False
     """Whether the loss also looks at similarities between two references; with ``references=`` it then works
-    on the ``(B + R, B + R)`` matrix of everybody against everybody."""
+    on the ``(B + R, B + R)`` matrix of everything against everything."""
 
+    @runs_eagerly
     def forward(
         self,
         embeddings: Tensor,
@@ -90,37 +154,61 @@ class PairLoss(Loss):
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
+        weights: Tensor | None = None,
+        reduction: str | None = None,
     ) -> Tensor:
-        """The loss of a batch, a scalar.
+        """The loss of a batch, a scalar, or one value per sample.
 
         Args:
             embeddings: ``(B, D)``, raw.
             labels: ``(B,)`` integers or multi-hot ``(B, L)``.
             references: ``(R, D)``, raw; the other side of the pairs, instead of the batch itself.
             reference_labels: of the same kind as ``labels``, for ``references``.
+            weights: how often each sample counts as an anchor, ``(B,)``, not negative.
+            reduction: "mean" for the scalar, "none" for values ``(B,)`` whose mean it is; without it, the
+                attribute of that name.
         """
-        return self._evaluate(self.measure, embeddings, labels, references, reference_labels)
-
-    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """The value and, where wanted, the weights ∂L/∂S ``(B, R)``; S stays as it is."""
-        parameters = self.own_parameters()
-        if not with_weights:
-            return Measured(self.value(S, pairs))
-        with torch.enable_grad():
-            S = S.detach().requires_grad_()
-            value = self.value(S, pairs)
-            if not value.requires_grad:
-                return Measured(value, torch.zeros_like(S), tuple(map(torch.zeros_like, parameters)))
-            weights, *own = torch.autograd.grad(value, [S, *parameters], materialize_grads=True)
-        return Measured(value.detach(), weights, tuple(own))
-
-    def extra_term(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
-        """What the loss adds to its function of S, from the raw embeddings; or nothing."""
-        return None
+        reduction = self.reduction if reduction is None else reduction
+        require_one_of(REDUCTIONS, reduction=reduction)
+        self._check_shapes(embeddings, labels, references, reference_labels, weights)
+        with full_precision(embeddings):
+            compared = self._compare(embeddings, labels, references, reference_labels, weights)
+            if reduction == "none" or weights is not None:
+                values = self._values(embeddings, compared, weights)
+                return values if reduction == "none" else values.mean() if len(values) else values.sum()
+            if compared is None:
+                return at_least_float32(embeddings).sum() * 0
+            return self._through(self.measure, at_least_float32(embeddings), compared)
 
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
-        """The value alone, differentiable in S; for a loss whose weights are not worth writing down."""
-        raise NotImplementedError(f"{type(self).__name__} must define measure or value")
+        """The loss as a function of S, differentiable in S.
+
+        Returns:
+            One value for each row, ``(B,)``, whose mean over the anchors is the loss: what
+            ``pairs.mean_over_anchors`` and ``pairs.mean_over_pairs`` give, weights included. Or just a
+            scalar: then there is no ``reduction="none"`` and there are no weights.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define value or measure")
+
+    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+        """The scalar value and, where wanted, the weights ∂L/∂S ``(B, R)``; S stays as it is."""
+
+        def scalar(S: Tensor) -> Tensor:
+            value = self.value(S, pairs)
+            return value.sum() / pairs.anchors if value.dim() else value
+
+        return measure_by_autograd(scalar, S, self.own_parameters(), with_weights)
+
+    def extra_values(self, embeddings: Tensor, pairs: Pairs) -> Tensor | None:
+        """What the loss adds to its function of S, a value for each raw embedding ``(B,)``; or nothing."""
+        return None
+
+    def select(self, compared: Comparison, reference_labels: Tensor | None) -> Comparison:
+        """Which anchors are compared with what; here all of the batch with all of the other side."""
+        left, right, pairs, _ = compared
+        if right is None or not self.among_references:
+            return compared
+        return Comparison(left.followed_by(right), None, _everything(pairs, len(right.rows)))
 
     @torch.no_grad()
     def pair_weights(
@@ -130,46 +218,75 @@ class PairLoss(Loss):
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
+        **_: Any,
     ) -> Tensor:
         """∂L/∂S ``(B, R)``: below 0 where the loss pulls a pair together, above 0 where it pushes.
 
         A loss that looks :attr:`among_references` gives ``(B + R, B + R)`` where there are some.
         """
-        kept: list[Tensor | None] = []
+        self._check_shapes(embeddings, labels, references, reference_labels)
+        with full_precision(embeddings):
+            compared = self._compare(embeddings, labels, references, reference_labels)
+            if compared is None:
+                columns = len(embeddings if references is None else references)
+                return embeddings.new_zeros(len(embeddings), columns)
+            weights = self.measure(similarities(compared.left, compared.right), compared.pairs, True).weights
+        assert weights is not None
+        return weights
 
-        def measure(S: Tensor, pairs: Pairs, _: bool) -> Measured:
-            measured = self.measure(S, pairs, True)
-            kept.append(measured.weights)
-            return measured
+    def _through(
+        self, measure: Callable[[Tensor, Pairs, bool], Measured], embeddings: Tensor, compared: Comparison
+    ) -> Tensor:
+        """The scalar: one node of autograd's graph, from embeddings to value."""
+        left, right, pairs, _ = compared
+        value = through_similarities(
+            lambda S, with_weights: measure(S, pairs, with_weights), left, right, self.own_parameters()
+        )
+        extra = self.extra_values(embeddings, pairs)
+        return value if extra is None else value + extra.mean()
 
-        self._evaluate(measure, embeddings, labels, references, reference_labels)
-        columns = len(embeddings if references is None else references)
-        weights = kept[0] if kept else None
-        return embeddings.new_zeros(len(embeddings), columns) if weights is None else weights
+    def _values(self, embeddings: Tensor, compared: Comparison | None, weights: Tensor | None) -> Tensor:
+        """One value for each sample ``(B,)``, by autograd alone."""
+        rows = at_least_float32(embeddings)
+        nothing = rows.sum(dim=1) * 0
+        if compared is None:
+            return nothing
+        left, right, pairs, places = compared
+        values = self.value(similarities(left, right), pairs)
+        if not values.dim():
+            raise ValueError(
+                f"{type(self).__name__}.value gives a scalar: for weights and reduction='none' it must give "
+                "one value per anchor, as pairs.mean_over_anchors and pairs.mean_over_pairs do"
+            )
+        values = values[: pairs.anchors]
+        if places is not None:
+            values = nothing.index_add(0, places, values) * (len(rows) / pairs.anchors)
+        extra = self.extra_values(rows, pairs)
+        return nothing + values if extra is None else values + weighted(extra, weights)
 
-    def _evaluate(
+    def _compare(
         self,
-        measure: Callable[[Tensor, Pairs, bool], Measured],
         embeddings: Tensor,
         labels: Tensor,
         references: Tensor | None,
         reference_labels: Tensor | None,
-    ) -> Tensor:
-        """Check the inputs, form the pairs, and carry ``measure`` through the similarities."""
-        self._check_shapes(embeddings, labels, references, reference_labels)
-        with full_precision(embeddings):
-            left = self._side(embeddings)
-            right = None if references is None else self._side(references.to(left.rows.dtype), "references")
-            if left.rows.numel() == 0 or (right is not None and right.rows.numel() == 0):
-                return left.rows.sum() * 0
-            pairs = _pairs(labels, reference_labels, left.rows)
-            if right is not None and self.among_references:
-                left, right, pairs = _everybody(left, right, pairs)
-            value = through_similarities(
-                lambda S, with_weights: measure(S, pairs, with_weights), left, right, self.own_parameters()
-            )
-            extra = self.extra_term(left.rows, pairs)
-            return value if extra is None else value + extra
+        weights: Tensor | None = None,
+    ) -> Comparison | None:
+        """Both sides in full precision and their pairs, or ``None`` where one of them is empty."""
+        left = self._side(embeddings)
+        right = None if references is None else self._side(references.to(left.rows.dtype), "references")
+        if weights is not None:
+            weights = weights.to(left.rows.dtype)
+            if self.validate:
+                check_weight_values(weights)
+        if left.rows.numel() == 0 or (right is not None and right.rows.numel() == 0):
+            return None
+        dtype, anchors = left.rows.dtype, len(left.rows)
+        pairs = Pairs(
+            lambda: find_pairs(labels, reference_labels, dtype), labels, left.rows.shape[1], anchors, weights
+        )
+        compared = self.select(Comparison(left, right, pairs), reference_labels)
+        return compared if compared.pairs.anchors else None
 
     def _side(self, embeddings: Tensor, what: str = "embeddings") -> Side:
         """One side of the comparison in full precision, checked, and its lengths where they are to be 1."""
@@ -180,10 +297,17 @@ class PairLoss(Loss):
         return Side(rows, norms)
 
     def _check_shapes(
-        self, embeddings: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        references: Tensor | None,
+        reference_labels: Tensor | None,
+        weights: Tensor | None = None,
     ) -> None:
         check_embeddings(embeddings)
         check_labels(labels, embeddings, multi_hot=True)
+        if weights is not None:
+            check_weights(weights, embeddings)
         if (references is None) != (reference_labels is None):
             raise ValueError("references and reference_labels come together")
         if references is None or reference_labels is None:
@@ -232,11 +356,16 @@ class MinedPairLoss(PairLoss):
 
     def mine_pairs(self, S: Tensor, pairs: Pairs) -> miners.Masks:
         """What the miner selects, as ones and zeros; not to be overwritten."""
-        refine = getattr(self.miner, "refine", None)
-        if refine is not None:
-            refined: miners.Masks = refine(S.detach(), *pairs.indicators(S))
-            return refined
-        return miners.Masks(*(as_float(mask, S) for mask in miners.as_masks(self.mine(S, pairs), S.shape)))
+        mined = miners.as_masks(self.mine(S, pairs), S.shape)
+        numbers = pairs.indicators(S)
+        return miners.Masks(
+            numbers.positive if mined.positive is pairs.positive else as_float(mined.positive, S),
+            numbers.negative if mined.negative is pairs.negative else as_float(mined.negative, S),
+        )
+
+    def mine_masks(self, S: Tensor, pairs: Pairs) -> miners.Masks:
+        """What the miner selects, as boolean masks."""
+        return miners.as_masks(self.mine(S, pairs), S.shape)
 
     def get_extra_state(self) -> Tensor:
         """The generator's state, a uint8 vector."""
@@ -245,11 +374,6 @@ class MinedPairLoss(PairLoss):
     def set_extra_state(self, state: Any) -> None:
         """Continue the generator from ``state``."""
         self.generator.set_state(state.cpu())
-
-
-def _pairs(labels: Tensor, reference_labels: Tensor | None, rows: Tensor) -> Pairs:
-    """All pairs of ``rows`` ``(B, D)`` among themselves or with references."""
-    return Pairs(lambda: find_pairs(labels, reference_labels, rows.dtype), labels, rows.shape[1], len(labels))
 
 
 def find_pairs(
@@ -269,7 +393,7 @@ def find_pairs(
     if labels.dim() == 2:
         same = (labels.float() @ others.float().T) > 0
         if reference_labels is None:
-            same.fill_diagonal_(True)  # even of an image without any label
+            same.fill_diagonal_(True)  # even of a sample without any label
     elif _are_exact(labels, dtype) and (others is labels or _are_exact(others, dtype)):
         numbers = labels.to(dtype)
         same = numbers.new_empty(len(labels), len(others))
@@ -293,17 +417,13 @@ def _are_exact(labels: Tensor, dtype: torch.dtype) -> bool:
     return bool(max(-lowest.item(), highest.item()) < 1 / torch.finfo(dtype).eps)
 
 
-def _everybody(left: Side, right: Side, pairs: Pairs) -> tuple[Side, None, Pairs]:
-    """B anchors and R references as one batch of B + R, in which references are no anchors."""
-    anchors, others = len(left.rows), len(right.rows)
-    norms = None
-    if left.norms is not None and right.norms is not None:
-        norms = torch.cat([left.norms, right.norms])
+def _everything(pairs: Pairs, references: int) -> Pairs:
+    """The pairs of B anchors and R references as pairs of one batch of B + R; references are no anchors."""
 
     def find() -> tuple[Tensor, Tensor]:
-        padding = (anchors, 0, 0, others)
+        padding = (pairs.anchors, 0, 0, references)
         positive, negative = (nn.functional.pad(mask, padding) for mask in (pairs.positive, pairs.negative))
         return positive, negative
 
-    everybody = Side(torch.cat([left.rows, right.rows]), norms)
-    return everybody, None, Pairs(find, pairs.labels, pairs.embedding_dim, anchors)
+    weights = None if pairs.weights is None else nn.functional.pad(pairs.weights, (0, references))
+    return Pairs(find, pairs.labels, pairs.embedding_dim, pairs.anchors, weights)

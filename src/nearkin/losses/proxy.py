@@ -9,12 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.losses.base import (
+    REDUCTIONS,
     Loss,
     check_embeddings,
     check_finite,
     check_label_range,
     check_labels,
+    check_weight_values,
+    check_weights,
     require_count,
+    require_one_of,
+    runs_eagerly,
+    weighted,
 )
 from nearkin.losses.similarity import (
     Measured,
@@ -22,6 +28,8 @@ from nearkin.losses.similarity import (
     at_least_float32,
     full_precision,
     lengths,
+    measure_by_autograd,
+    similarities,
     through_similarities,
 )
 
@@ -29,8 +37,9 @@ from nearkin.losses.similarity import (
 class ProxyLoss(Loss):
     """A loss over the similarities to learnable ``.proxies``, of shape ``(C, D)`` or ``(C, K, D)``.
 
-    A subclass states its value and weights in :meth:`measure`; terms that need more than S extend
-    :meth:`value`.
+    A subclass states its value, in :meth:`value`, and autograd finds the weights ∂L/∂S. Where that is too
+    slow it states both in closed form as well, in :meth:`measure`. A term between proxies is an
+    :meth:`extra_term`.
 
     Args:
         num_classes: C; labels lie in ``0 … C − 1``.
@@ -43,6 +52,10 @@ class ProxyLoss(Loss):
     compares_samples = False
     on_sphere: bool = True
     """Whether S is made of cosines, or of raw inner products."""
+
+    among_proxies: bool = False
+    """Whether the loss also looks at similarities between proxies: S is then ``(2B, C)``, the samples' above
+    those of their own proxies."""
 
     def __init__(
         self,
@@ -65,52 +78,107 @@ class ProxyLoss(Loss):
         """Where the proxies start: normal with deviation √(2/C), kaiming by fan-out."""
         return torch.randn(shape, generator=generator) * sqrt(2 / self.num_classes)
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch, a scalar.
+    @runs_eagerly
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        weights: Tensor | None = None,
+        reduction: str | None = None,
+    ) -> Tensor:
+        """The loss of a batch, a scalar, or one value per sample.
 
         Args:
             embeddings: ``(B, D)``, raw.
             labels: ``(B,)`` integers in ``0 … C − 1``.
+            weights: how often each sample counts, ``(B,)``, not negative.
+            reduction: "mean" for the scalar, "none" for values ``(B,)`` whose mean it is; without it, the
+                attribute of that name.
         """
-        check_embeddings(embeddings)
-        check_labels(labels, embeddings)
-        if embeddings.shape[1] != self.embedding_dim:
-            raise ValueError(
-                f"embedding_dim={self.embedding_dim} but the embeddings have {embeddings.shape[1]} columns"
-            )
+        reduction = self.reduction if reduction is None else reduction
+        require_one_of(REDUCTIONS, reduction=reduction)
+        self._check_shapes(embeddings, labels, weights)
         with full_precision(embeddings):
             rows = at_least_float32(embeddings)
             norms = lengths(rows)
             if self.validate:
                 check_finite(norms)
                 check_label_range(labels, self.num_classes)
-            if not len(rows):
-                return rows.sum() * 0 + self.proxies.sum() * 0
+                if weights is not None:
+                    check_weight_values(weights)
             proxies = self.proxies.to(rows.dtype)
-            return self.value(rows, norms, proxies, labels.long())
+            if not len(rows):
+                nothing = rows.sum(dim=1) * 0 + proxies.sum() * 0
+                return nothing if reduction == "none" else nothing.sum() + rows.sum() * 0 + proxies.sum() * 0
+            samples = Side(rows, norms if self.on_sphere else None)
+            if reduction == "mean" and weights is None:
+                value = self._through(samples, proxies, labels.long())
+            else:
+                value = self._values(samples, proxies, labels.long(), weights)
+                value = value if reduction == "none" else value.mean()
+            extra = self.extra_term(proxies)
+            return value if extra is None else value + extra
 
-    def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
-        """The loss of checked inputs; terms that need more than S are added here.
-
-        Args:
-            embeddings: ``(B, D)``, raw, in full precision.
-            norms: their lengths ``(B, 1)``.
-            proxies: ``(C, D)`` or ``(C, K, D)``, raw.
-            labels: ``(B,)`` int64.
-        """
-        proxies = proxies.flatten(0, -2)
-        return through_similarities(
-            lambda S, with_weights: self.measure(S, labels, with_weights),
-            Side(embeddings, norms if self.on_sphere else None),
-            Side(proxies, lengths(proxies) if self.on_sphere else None),
-        )
-
-    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
-        """The value and, where wanted, the weights ∂L/∂S; S stays as it is.
+    def value(self, S: Tensor, labels: Tensor) -> Tensor:
+        """The loss as a function of S, differentiable in S.
 
         Args:
             S: similarities ``(B, C)``, or ``(B, C·K)``, class after class.
             labels: ``(B,)`` int64.
-            with_weights: whether the weights are wanted.
+
+        Returns:
+            One value for each sample, ``(B,)``, whose mean is the loss. Or just a scalar: then there is no
+            ``reduction="none"`` and there are no weights.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define measure")
+        raise NotImplementedError(f"{type(self).__name__} must define value")
+
+    def weighted_value(self, S: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """Values ``(B,)`` whose mean is the loss of samples that count ``weights`` ``(B,)`` times.
+
+        For a mean over samples, the weighted mean; a loss with other sums over samples says here what a
+        weight does in them.
+        """
+        values = self.value(S, labels)
+        if not values.dim():
+            raise ValueError(
+                f"{type(self).__name__}.value gives a scalar: for weights and reduction='none' it must give "
+                "one value per sample"
+            )
+        return weighted(values, weights)
+
+    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+        """The scalar value and, where wanted, the weights ∂L/∂S; S stays as it is."""
+        return measure_by_autograd(lambda S: self.value(S, labels).mean(), S, (), with_weights)
+
+    def extra_term(self, proxies: Tensor) -> Tensor | None:
+        """What the loss adds that depends on raw proxies ``(C, D)`` or ``(C, K, D)`` alone; or nothing."""
+        return None
+
+    def _through(self, samples: Side, proxies: Tensor, labels: Tensor) -> Tensor:
+        """The scalar: one node of autograd's graph, from embeddings and proxies to value."""
+        left, right = self._sides(samples, proxies, labels)
+        return through_similarities(
+            lambda S, with_weights: self.measure(S, labels, with_weights), left, right
+        )
+
+    def _values(self, samples: Side, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """One value for each sample ``(B,)``, by autograd alone."""
+        S = similarities(*self._sides(samples, proxies, labels))
+        return self.weighted_value(S, labels, None if weights is None else weights.to(S.dtype))
+
+    def _sides(self, samples: Side, proxies: Tensor, labels: Tensor) -> tuple[Side, Side]:
+        """Samples and proxies; or samples, below them their own proxies, and all proxies."""
+        proxies = proxies.flatten(0, -2)
+        right = Side(proxies, lengths(proxies) if self.on_sphere else None)
+        return samples.followed_by(right.at(labels)) if self.among_proxies else samples, right
+
+    def _check_shapes(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        check_embeddings(embeddings)
+        check_labels(labels, embeddings)
+        if weights is not None:
+            check_weights(weights, embeddings)
+        if embeddings.shape[1] != self.embedding_dim:
+            raise ValueError(
+                f"embedding_dim={self.embedding_dim} but the embeddings have {embeddings.shape[1]} columns"
+            )

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from nearkin.losses.base import register, require_non_negative, require_positive
+from nearkin.losses.base import or_one, register, require_non_negative, require_positive
+from nearkin.losses.exponentials import (
+    Outside,
+    exponentials_fit,
+    log_one_plus_sum_exp,
+    log_one_plus_sum_exp_,
+    log_sum_exp,
+)
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.search_space import MARGIN, SCALE, space
-from nearkin.losses.similarity import Measured, Outside, exponentials_fit, log_one_plus_sum_exp_
+from nearkin.losses.similarity import Measured
 
 
 @register("proxy_anchor")
@@ -19,6 +29,8 @@ class ProxyAnchor(ProxyLoss):
         L = (1/|W⁺|) Σ_{c∈W⁺} log(1 + Σ_{x∈X_c⁺} e^{−α(S − δ)}) + (1/C) Σ_c log(1 + Σ_{x∈X_c⁻} e^{α(S + δ)})
 
         W⁺: the classes in the batch; S = z·v_c.
+
+        One value per sample: of each logarithm the share that its exponential has in the sum, times B.
 
     Source:
         Kim, Kim, Cho, Kwak. Proxy Anchor Loss for Deep Metric Learning. CVPR 2020. arXiv:2003.13911.
@@ -57,8 +69,22 @@ class ProxyAnchor(ProxyLoss):
         self.alpha = alpha
         self.margin = margin
 
+    def value(self, S: Tensor, labels: Tensor) -> Tensor:
+        """A log-sum-exp per class over its own samples and one over all others."""
+        own = one_hot(labels, self.num_classes).to(torch.bool)
+        pull = log_one_plus_sum_exp(-self.alpha * (S - self.margin), own, dim=0)
+        push = log_one_plus_sum_exp(self.alpha * (S + self.margin), ~own, dim=0)
+        return pull.sum() / own.any(dim=0).sum() + push.mean()
+
+    def weighted_value(self, S: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """A sample that counts w times is in its sums w times."""
+        own = one_hot(labels, self.num_classes).to(torch.bool)
+        present, pulls = parts_by_sample(-self.alpha * (S - self.margin), own, weights)
+        _, pushes = parts_by_sample(self.alpha * (S + self.margin), ~own, weights)
+        return len(S) * (pulls / or_one(present) + pushes / self.num_classes)
+
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
-        """A log-sum-exp per class over its own samples (B numbers) and one over all others (B × C)."""
+        """The same in closed form: B numbers for the samples' own classes, B × C for all others."""
         own = labels.unsqueeze(1)
         pulls = S.gather(1, own).squeeze(1).sub_(self.margin).mul_(-self.alpha)
         bound = self.alpha * (1 + self.margin)
@@ -71,6 +97,25 @@ class ProxyAnchor(ProxyLoss):
         weights = pushes.mul_(push.mul_(self.alpha / self.num_classes))
         weights.scatter_(1, own, shares.div_(present).mul_(-self.alpha).unsqueeze(1))
         return Measured(value, weights)
+
+
+def parts_by_sample(T: Tensor, among: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``Σ_c log(1 + Σ_x w_x eᵗ)`` over the samples ``among`` each class, as parts that belong to the samples.
+
+    Args:
+        T: ``(B, C)``.
+        among: boolean ``(B, C)``.
+        weights: w, ``(B,)``; 1 if not given.
+
+    Returns:
+        How many classes have a sample, and of each sample ``(B,)`` its shares of the logarithms.
+    """
+    if weights is not None:
+        among = among & (weights > 0).unsqueeze(1)
+        T = T + torch.where(weights > 0, weights, 1).log().unsqueeze(1)
+    logs = log_one_plus_sum_exp(T, among, dim=0)
+    shares = torch.where(among, T - log_sum_exp(T, among, dim=0), -inf).exp()
+    return among.any(dim=0).sum(), (shares * logs).sum(dim=1)
 
 
 def positive_term(t: Tensor, labels: Tensor, num_classes: int, bound: float) -> tuple[Tensor, Tensor, Tensor]:

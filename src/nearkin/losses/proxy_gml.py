@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from math import ceil, inf
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+from torch.utils.checkpoint import checkpoint
 
 from nearkin.losses.base import register, require_count, require_non_negative, require_positive
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.search_space import MARGIN, Range, space
-from nearkin.losses.similarity import Measured, normalise, refuse_second_derivative
+from nearkin.losses.similarity import normalise
 from nearkin.losses.soft_triple import uniform_proxies
-from nearkin.losses.softmax import cross_entropy_
 
 _CHUNK = 1 << 24
 """Similarities between proxies held at a time."""
@@ -28,6 +28,8 @@ class ProxyGML(ProxyLoss):
             + λ · mean over all proxies of −log softmax_c(Σ_k u·u_ck)_{its class}
 
         Selected: the own M proxies and the nearest others, K = ⌈r·C·M⌉ (at least M) together.
+
+        One value per sample: its own logarithm, and all of the second term.
 
     Source:
         Zhu, Yang, Deng, Cheng. Fewer is More: A Deep Graph Metric Learning Perspective Using Fewer Proxies.
@@ -83,59 +85,42 @@ class ProxyGML(ProxyLoss):
         """Uniform in ±1/√(C·M), as the authors start them."""
         return uniform_proxies(shape, generator)
 
-    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
-        """Cross-entropy of the sums of selected similarities; a selected proxy weighs as its class does."""
-        C, M = self.num_classes, self.proxies_per_class
-        ranked = S.clone()
-        ranked.view(-1, C, M).scatter_(1, labels.view(-1, 1, 1).expand(-1, 1, M), inf)
+    def value(self, S: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy of the sums of selected similarities, over the classes that have one."""
+        by_class = (-1, self.num_classes, self.proxies_per_class)
+        is_own = one_hot(labels, self.num_classes).to(torch.bool).repeat_interleave(self.proxies_per_class, 1)
+        ranked = S.detach().masked_fill(is_own, inf)
         nearest = ranked.topk(self.selected_per_sample, dim=1, sorted=False).indices
         selected = torch.zeros_like(S, dtype=torch.bool).scatter_(1, nearest, True)
-        logits = torch.where(selected, S, 0).view(-1, C, M).sum(dim=2)
-        logits.masked_fill_(~selected.view(-1, C, M).any(dim=2), -inf)
-        value, towards_classes = cross_entropy_(logits, labels.unsqueeze(1))
-        if not with_weights:
-            return Measured(value)
-        return Measured(value, towards_classes.repeat_interleave(M, dim=1).mul_(selected))
+        logits = torch.where(selected, S, 0).view(by_class).sum(dim=2)
+        logits = logits.masked_fill(~selected.view(by_class).any(dim=2), -inf)
+        return cross_entropy(logits, labels, reduction="none")
 
-    def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
-        """Adds the classification of the proxies by each other."""
-        value = super().value(embeddings, norms, proxies, labels)
+    def extra_term(self, proxies: Tensor) -> Tensor | None:
+        """The classification of the proxies by each other."""
         if self.regularization == 0:
-            return value
-        return value + self.regularization * proxies_classify_proxies(normalise(proxies))
+            return None
+        return self.regularization * proxies_classify_proxies(normalise(proxies))
 
 
 def proxies_classify_proxies(proxies: Tensor) -> Tensor:
     """Mean over all proxies ``(C, M, D)`` of the cross-entropy of their similarities to all, summed by class.
 
     A sum of inner products is an inner product with the sum, so C·M × C numbers are enough, some rows at a
-    time.
+    time, of which nothing is kept for the backward pass.
     """
-    value: Tensor = _ProxiesClassifyProxies.apply(proxies)  # type: ignore[no-untyped-call]
-    return value
+    C, M, _ = proxies.shape
+    rows, sums = proxies.flatten(0, 1), proxies.sum(dim=1)
+    classes = torch.arange(C, device=proxies.device).repeat_interleave(M)
 
+    def entropy(rows: Tensor, sums: Tensor, classes: Tensor) -> Tensor:
+        return cross_entropy(rows @ sums.T, classes, reduction="sum")
 
-class _ProxiesClassifyProxies(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, proxies: Tensor) -> Tensor:
-        C, M, _ = proxies.shape
-        rows, sums = proxies.flatten(0, 1), proxies.sum(dim=1)
-        classes = torch.arange(C, device=proxies.device).repeat_interleave(M)
-        to_rows, to_sums = torch.empty_like(rows), torch.zeros_like(sums)
-        value = rows.new_zeros(())
-        at_once = max(1, _CHUNK // C)
-        for start in range(0, len(rows), at_once):
-            chunk = slice(start, start + at_once)
-            part = len(classes[chunk]) / len(rows)
-            mean, weights = cross_entropy_(rows[chunk] @ sums.T, classes[chunk].unsqueeze(1), slope=part)
-            value += mean * part
-            torch.mm(weights, sums, out=to_rows[chunk])
-            to_sums.addmm_(weights.T, rows[chunk])
-        ctx.save_for_backward(to_rows.view_as(proxies).add_(to_sums.unsqueeze(1)))
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        refuse_second_derivative()
-        (to_proxies,) = ctx.saved_tensors
-        return gradient * to_proxies
+    at_once = max(1, _CHUNK // C)
+    if len(rows) <= at_once:
+        return entropy(rows, sums, classes) / len(rows)
+    parts = [
+        checkpoint(entropy, some, sums, own, use_reentrant=False)
+        for some, own in zip(rows.split(at_once), classes.split(at_once), strict=True)
+    ]
+    return torch.stack(parts).sum() / len(rows)

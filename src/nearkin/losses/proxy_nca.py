@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from nearkin.losses.base import register, require_positive
+from nearkin.losses.exponentials import Outside, log_sum_exp, log_sum_exp_
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.search_space import SCALE, space
-from nearkin.losses.similarity import Measured, Outside, log_sum_exp_
+from nearkin.losses.similarity import Measured
 
 
 @register("proxy_nca")
@@ -53,8 +54,17 @@ class ProxyNCA(ProxyLoss):
         super().__init__(num_classes, embedding_dim, generator)
         self.scale = scale
 
-    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+    def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """‖z − v‖² = 2 − 2S, whose constant cancels."""
+        own = labels.unsqueeze(1)
+        if self.num_classes == 1:
+            return S.sum(dim=1) * 0
+        near = 2 * self.scale * S
+        others = torch.ones_like(S, dtype=torch.bool).scatter_(1, own, False)
+        return log_sum_exp(near, others) - near.gather(1, own).squeeze(1)
+
+    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+        """A proxy's weight is its share of the sum, the own proxy's a constant."""
         if self.num_classes == 1:
             return Measured(S.new_zeros(()), torch.zeros_like(S))
         own, slope = labels.unsqueeze(1), 2 * self.scale

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from math import inf
-from typing import Any
-
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
+from torch.utils.checkpoint import checkpoint
 
-from nearkin.losses.base import register, require_non_negative, require_positive
+from nearkin.losses.base import or_one, register, require_non_negative, require_positive
+from nearkin.losses.exponentials import log_one_plus_sum_exp
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.proxy_anchor import positive_term
+from nearkin.losses.proxy_anchor import parts_by_sample
 from nearkin.losses.search_space import MARGIN, SCALE, space
-from nearkin.losses.similarity import Measured, log_one_plus_sum_exp_, normalise, refuse_second_derivative
+from nearkin.losses.similarity import normalise
 
 _CHUNK = 1 << 24
 """Products between proxies held at a time."""
@@ -26,6 +26,9 @@ class ProxyRepulsion(ProxyLoss):
         L = (1/|W⁺|) Σ_{c∈W⁺} log(1 + Σ_{x∈X_c⁺} e^{−α(S − δ)})
             + (1/C) Σ_c log(1 + Σ_{c'≠c} e^{α(R_cc' + δ)}),
         R_cc' = v_c·v_c', or with through_samples=True Σ_x (v_c·z)(z·v_c') over the batch
+
+        One value per sample: of each logarithm of the first term the share that its exponential has in the
+        sum, times B, and all of the second term.
 
     Source:
         The thesis "Metric Learning: A Deep Dive", chapter 6: its own loss; variant 2 is
@@ -68,73 +71,43 @@ class ProxyRepulsion(ProxyLoss):
         self.margin = margin
         self.through_samples = through_samples
 
-    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+    def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """The positive term of Proxy-Anchor and, through samples, the repulsion: R is SᵀS."""
-        own = labels.unsqueeze(1)
-        pulls = S.gather(1, own).squeeze(1).sub_(self.margin).mul_(-self.alpha)
-        per_class, shares, present = positive_term(
-            pulls, labels, self.num_classes, self.alpha * (1 + self.margin)
-        )
-        value = per_class.sum() / present
-        weights = None
-        if self.through_samples:
-            repelled, weights = repulsion(S, self.alpha, self.margin, with_weights)
-            value = value + repelled
-        if not with_weights:
-            return Measured(value)
-        weights = torch.zeros_like(S) if weights is None else weights
-        return Measured(value, weights.scatter_add_(1, own, (shares * (-self.alpha / present)).unsqueeze(1)))
+        own = one_hot(labels, self.num_classes).to(torch.bool)
+        pull = log_one_plus_sum_exp(-self.alpha * (S - self.margin), own, dim=0)
+        value = pull.sum() / own.any(dim=0).sum()
+        return value + repulsion(S, self.alpha, self.margin) if self.through_samples else value
 
-    def value(self, embeddings: Tensor, norms: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
-        """Adds the repulsion where it does not go through the samples: R is VVᵀ."""
-        value = super().value(embeddings, norms, proxies, labels)
-        if self.through_samples:
-            return value
-        direct: Tensor = _Repulsion.apply(  # type: ignore[no-untyped-call]
-            normalise(proxies), self.alpha, self.margin
-        )
-        return value + direct
+    def weighted_value(self, S: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """A sample that counts w times is in its sums w times."""
+        own = one_hot(labels, self.num_classes).to(torch.bool)
+        present, pulls = parts_by_sample(-self.alpha * (S - self.margin), own, weights)
+        values = len(S) * pulls / or_one(present)
+        if not self.through_samples:
+            return values
+        counted = S if weights is None else S * torch.sqrt(weights).unsqueeze(1)
+        return values + repulsion(counted, self.alpha, self.margin)
+
+    def extra_term(self, proxies: Tensor) -> Tensor | None:
+        """The repulsion where it does not go through the samples: R is VVᵀ."""
+        return None if self.through_samples else repulsion(normalise(proxies).T, self.alpha, self.margin)
 
 
-def repulsion(
-    columns: Tensor, alpha: float, margin: float, with_weights: bool
-) -> tuple[Tensor, Tensor | None]:
-    """``(1/C) Σ_c log(1 + Σ_{c'≠c} e^{α(R_cc' + δ)})``, R the inner products of columns, and its gradient.
+def repulsion(columns: Tensor, alpha: float, margin: float) -> Tensor:
+    """``(1/C) Σ_c log(1 + Σ_{c'≠c} e^{α(R_cc' + δ)})``, R the inner products of columns ``(N, C)``.
 
-    R is symmetric and C × C: some rows are made at a time, and each contributes to the gradient twice.
-
-    Args:
-        columns: ``(N, C)``.
-        alpha: α.
-        margin: δ.
-        with_weights: whether the gradient ``(N, C)`` is wanted.
+    R is C × C: some rows are made at a time, and nothing of them is kept for the backward pass.
     """
     C = columns.shape[1]
-    value = columns.new_zeros(())
-    gradient = torch.zeros_like(columns) if with_weights else None
+
+    def sum_of_logs(columns: Tensor, start: int) -> Tensor:
+        exponents = alpha * (columns[:, start : start + at_once].T @ columns + margin)
+        others = torch.ones_like(exponents, dtype=torch.bool)
+        others.diagonal(start).fill_(False)
+        return log_one_plus_sum_exp(exponents, others).sum()
+
     at_once = max(1, _CHUNK // C)
-    for start in range(0, C, at_once):
-        chunk = columns[:, start : start + at_once]
-        T = (chunk.T @ columns).add_(margin).mul_(alpha)
-        T.diagonal(start).fill_(-inf)
-        per_class, share = log_one_plus_sum_exp_(T, dim=1)
-        value += per_class.sum() / C
-        if gradient is not None:
-            weights = T.mul_(share.mul_(alpha / C))
-            gradient.addmm_(chunk, weights)
-            gradient[:, start : start + at_once].addmm_(columns, weights.T)
-    return value, gradient
-
-
-class _Repulsion(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, proxies: Tensor, alpha: float, margin: float) -> Tensor:
-        value, gradient = repulsion(proxies.T, alpha, margin, with_weights=True)
-        ctx.save_for_backward(gradient)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        refuse_second_derivative()
-        (to_columns,) = ctx.saved_tensors
-        return to_columns.T * gradient, None, None
+    if at_once >= C:
+        return sum_of_logs(columns, 0) / C
+    parts = [checkpoint(sum_of_logs, columns, start, use_reentrant=False) for start in range(0, C, at_once)]
+    return torch.stack(parts).sum() / C

@@ -1,15 +1,16 @@
 """The one place where embeddings become similarities and weights become gradients.
 
 Every loss here depends on the embeddings through a similarity matrix S (general pair weighting). A loss
-states its value and its weights ∂L/∂S; this module normalises, multiplies, and carries the weights back.
-Nothing of the size of S is kept for the backward pass except the weights themselves.
+states its value as a function of S, and may state its weights ∂L/∂S as well; this module normalises,
+multiplies, and carries the weights back. Nothing of the size of S is kept for the backward pass except the
+weights themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from math import exp, inf, log, sqrt
+from math import inf, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -23,25 +24,35 @@ class Measured(NamedTuple):
         value: the loss, a scalar.
         weights: ∂L/∂S, of the shape of S, to be overwritten; ``None`` when nobody asked.
         parameter_gradients: ∂L/∂θ for each learnable parameter that the value depends on besides S.
-        symmetric: promises that ``weights`` equals its transpose (only possible for a batch against itself).
     """
 
     value: Tensor
     weights: Tensor | None = None
     parameter_gradients: tuple[Tensor, ...] = ()
-    symmetric: bool = False
 
 
 class Side(NamedTuple):
     """One side of a comparison.
 
     Attributes:
-        rows: ``(..., B, D)``.
-        norms: their lengths ``(..., B, 1)``, to divide them by; without, they are compared as they are.
+        rows: ``(B, D)``.
+        norms: their lengths ``(B, 1)``, to divide them by; without, they are compared as they are.
     """
 
     rows: Tensor
     norms: Tensor | None = None
+
+    def at(self, index: Tensor) -> Side:
+        """Some of the rows."""
+        norms = None if self.norms is None else self.norms.index_select(0, index)
+        return Side(self.rows.index_select(0, index), norms)
+
+    def followed_by(self, other: Side) -> Side:
+        """These rows and, below them, those of another side."""
+        norms = None
+        if self.norms is not None and other.norms is not None:
+            norms = torch.cat([self.norms, other.norms])
+        return Side(torch.cat([self.rows, other.rows]), norms)
 
 
 Measure = Callable[[Tensor, bool], Measured]
@@ -65,145 +76,151 @@ def lengths(rows: Tensor) -> Tensor:
     return norms
 
 
-def refuse_second_derivative() -> None:
-    """The weights are constants of the backward pass: a second derivative would silently lack their part."""
-    if torch.is_grad_enabled():
-        raise RuntimeError("nearkin losses can be differentiated once only: do not use create_graph=True")
-
-
 def inverse_of(norms: Tensor) -> Tensor:
     """What rows of these lengths are multiplied by; 0 for a zero vector, which has no direction.
 
     So it stays zero and receives no gradient, instead of one of 1/ε. Zero is what is so short that its square
     is no number any more.
     """
-    return torch.threshold(norms, sqrt(torch.finfo(norms.dtype).tiny), inf).reciprocal_()
-
-
-def is_one(gradient: Tensor) -> bool:
-    """Whether a gradient that arrives is the 1 it mostly is; only asked where an answer costs nothing."""
-    return gradient.is_cpu and gradient.item() == 1
-
-
-class _Normalise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        inverse = inverse_of(lengths(rows))
-        units = rows * inverse
-        ctx.save_for_backward(units, inverse)
-        return units
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        refuse_second_derivative()
-        units, inverse = ctx.saved_tensors
-        scratch = units * gradient
-        radial = scratch.sum(dim=-1, keepdim=True)
-        torch.mul(units, radial, out=scratch)
-        return torch.sub(gradient, scratch, out=scratch).mul_(inverse)
+    return torch.threshold(norms, sqrt(torch.finfo(norms.dtype).tiny), inf).reciprocal()
 
 
 def normalise(rows: Tensor) -> Tensor:
-    """Rows (the last dimension) scaled to length 1; a zero row stays zero.
+    """Rows (the last dimension) scaled to length 1, differentiable; a zero row stays zero.
 
     >>> normalise(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
-    units: Tensor = _Normalise.apply(rows)  # type: ignore[no-untyped-call]
-    return units
+    return rows * inverse_of(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
 
 
-def _with_weights(measure: Measure, S: Tensor) -> Measured:
-    """What ``measure`` makes of S, which it must not touch: the gradient would be wrong without a word."""
-    version = S._version
-    measured = measure(S, True)
-    if S._version != version:
-        raise RuntimeError("the measure of a loss must leave the similarities as they are: copy them first")
-    return measured
+def similarities(left: Side, right: Side | None = None) -> Tensor:
+    """S ``(B, R)`` as a part of autograd's graph: of ``left`` and ``right``, or of ``left`` with itself."""
+    rows, others = (
+        side.rows if side.norms is None else normalise(side.rows) for side in (left, right or left)
+    )
+    return rows @ others.mT
 
 
-class _AmongRows(torch.autograd.Function):
-    """Rows compared with each other.
+def through_similarities(
+    measure: Measure, left: Side, right: Side | None = None, parameters: Sequence[Tensor] = ()
+) -> Tensor:
+    """The value of ``measure`` on the similarities of ``left`` and ``right``, differentiable in all inputs.
 
-    The gradient of a unit vector z_i is ``Σ_j V_ij z_j`` with V = W + Wᵀ, and its part along z_i, which
-    normalisation takes away, is ``Σ_j V_ij S_ij``: B × B numbers tell it, and in the diagonal of V it costs
-    nothing.
+    Args:
+        measure: gives the value, and the weights ∂L/∂S where they are wanted.
+        left: ``(B, D)``.
+        right: ``(R, D)``, or ``None`` to compare ``left`` with itself.
+        parameters: learnable parameters that the value depends on, in the order of ``parameter_gradients``.
+    """
+    inputs = (*left, *((None, None) if right is None else right), *parameters)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs):
+        value: Tensor = _ThroughSimilarities.apply(  # type: ignore[no-untyped-call]
+            measure, *inputs
+        )
+        return value
+    return measure(similarities(left, right), False).value
+
+
+def measure_by_autograd(
+    value: Callable[[Tensor], Tensor], S: Tensor, parameters: Sequence[Tensor], with_weights: bool
+) -> Measured:
+    """What :func:`through_similarities` needs of a loss that states its value only."""
+    if not with_weights:
+        return Measured(value(S))
+    with torch.enable_grad():
+        S = S.detach().requires_grad_()
+        result = value(S)
+        if not result.requires_grad:
+            return Measured(result, torch.zeros_like(S), tuple(map(torch.zeros_like, parameters)))
+        weights, *own = torch.autograd.grad(result, [S, *parameters], materialize_grads=True)
+    return Measured(result.detach(), weights, tuple(own))
+
+
+class _ThroughSimilarities(torch.autograd.Function):
+    """The gradient of a unit vector z_i is ``Σ_j W_ij z_j``, less its part along z_i, ``Σ_j W_ij S_ij``.
+
+    Rows compared with themselves are both sides of every pair: V = W + Wᵀ takes the place of W, and the part
+    along z_i costs nothing in the diagonal of V. Between two sides, inner products and weights are divided by
+    the lengths instead of the rows: B × R numbers, of which there are mostly fewer.
     """
 
     @staticmethod
-    def forward(ctx: Any, measure: Measure, rows: Tensor, norms: Tensor | None, *_: Tensor) -> Tensor:
-        inverse = None if norms is None else inverse_of(norms)
-        units = rows if inverse is None else rows * inverse
-        S = units @ units.mT
-        value, weights, parameter_gradients, symmetric = _with_weights(measure, S)
+    def forward(ctx: Any, measure: Measure, *sides_and_parameters: Tensor | None) -> Tensor:
+        left, left_norms, right, right_norms, *_ = sides_and_parameters
+        # Embeddings made in inference mode may be compared, but only a copy may be kept.
+        left, right = (None if rows is None else _ordinary(rows) for rows in (left, right))
+        by_left, by_right = (
+            None if norms is None else inverse_of(norms) for norms in (left_norms, right_norms)
+        )
+        if right is None:
+            left = left if by_left is None else left * by_left
+            S = left @ left.mT
+        else:
+            S = _scale(left @ right.mT, by_left, by_right)
+        version = S._version
+        value, weights, parameter_gradients = measure(S, True)
+        if S._version != version:
+            raise RuntimeError(
+                "the measure of a loss must leave the similarities as they are: copy them first"
+            )
         assert weights is not None
-        # Each row is an anchor and somebody's reference.
-        both = weights if symmetric else _plus_transpose(weights)
-        if inverse is not None:
-            both.diagonal(dim1=-2, dim2=-1).sub_(S.mul_(both).sum(dim=-1))
-        ctx.share = 2 if symmetric else 1
-        ctx.save_for_backward(units, inverse, both, *parameter_gradients)
+        along_left = along_right = None
+        if right is None:
+            weights = _plus_transpose(weights)
+            if by_left is not None:
+                weights.diagonal().sub_(S.mul_(weights).sum(dim=1))
+        elif by_left is not None and by_right is not None:
+            S.mul_(weights)
+            along_left = S.sum(dim=1, keepdim=True).mul_(by_left.square())
+            along_right = S.sum(dim=0).unsqueeze(1).mul_(by_right.square())
+            weights = _scale(weights, by_left, by_right)
+        ctx.save_for_backward(left, by_left, along_left, right, along_right, weights, *parameter_gradients)
         return value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        units, inverse, both, *to_parameters = ctx.saved_tensors
-        scale = ctx.share if is_one(gradient) else ctx.share * gradient
-        with full_precision(units):
-            to_rows = (both @ units).mul_(scale if inverse is None else inverse * scale)
-        return None, to_rows, None, *(gradient * own for own in to_parameters)
-
-
-class _BetweenRows(torch.autograd.Function):
-    """Rows compared with others.
-
-    Inner products are divided by the lengths, and weights as well, instead of the rows themselves: B × R
-    numbers, of which there are fewer as long as the batch is not much larger than the dimension.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, measure: Measure, *sides_and_parameters: Tensor) -> Tensor:
-        left, left_norms, right, right_norms, *_ = sides_and_parameters
-        # Embeddings made in inference mode may be compared, but only a copy may be kept.
-        left, right = (rows.clone() if rows.is_inference() else rows for rows in (left, right))
-        by_row = None if left_norms is None else inverse_of(left_norms)
-        by_column = None if right_norms is None else inverse_of(right_norms).mT
-        inverses = [inverse for inverse in (by_row, by_column) if inverse is not None]
-        S = left @ right.mT
-        for inverse in inverses:
-            S.mul_(inverse)
-        measured = _with_weights(measure, S)
-        weights = measured.weights
-        assert weights is not None
-        if inverses:
-            S.mul_(weights)
-        along_left = None if by_row is None else S.sum(dim=-1, keepdim=True).mul_(by_row.square())
-        along_right = None if by_column is None else S.sum(dim=-2, keepdim=True).mul_(by_column.square())
-        for inverse in inverses:
-            weights.mul_(inverse)
-        ctx.save_for_backward(left, right, weights, along_left, along_right, *measured.parameter_gradients)
-        return measured.value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
-        left, right, weights, along_left, along_right, *to_parameters = ctx.saved_tensors
-        if not is_one(gradient):
-            parts = (weights, along_left, along_right)
-            weights, along_left, along_right = (None if part is None else part * gradient for part in parts)
+        left, by_left, along_left, right, along_right, weights, *own = ctx.saved_tensors
         to_left = to_right = None
         with full_precision(left):
-            if ctx.needs_input_grad[1]:
-                to_left = weights @ right
-                if along_left is not None:
-                    to_left.addcmul_(left, along_left, value=-1)
-            if ctx.needs_input_grad[3]:
-                to_right = weights.mT @ left
-                if along_right is not None:
-                    to_right.addcmul_(right, along_right.mT, value=-1)
-        return None, to_left, None, to_right, None, *(gradient * own for own in to_parameters)
+            if right is None:
+                to_left = weights @ left
+                to_left = to_left if by_left is None else to_left.mul_(by_left)
+            else:
+                if ctx.needs_input_grad[1]:
+                    to_left = _across(weights @ right, left, along_left)
+                if ctx.needs_input_grad[3]:
+                    to_right = _across(weights.mT @ left, right, along_right)
+        if not (gradient.is_cpu and gradient.item() == 1):  # as it mostly is
+            to_left, to_right = (
+                None if rows is None else rows.mul_(gradient) for rows in (to_left, to_right)
+            )
+        return None, to_left, None, to_right, None, *(gradient * part for part in own)
+
+
+def _ordinary(rows: Tensor) -> Tensor:
+    """A copy of what was made in inference mode, everything else as it is."""
+    return rows.clone() if rows.is_inference() else rows
+
+
+def _scale(S: Tensor, by_row: Tensor | None, by_column: Tensor | None) -> Tensor:
+    """A matrix ``(B, R)`` times ``(B, 1)`` and ``(R, 1)``, in place, where these are given."""
+    if by_row is None or by_column is None:
+        return S
+    return S.mul_(by_row).mul_(by_column.mT)
+
+
+def _across(towards: Tensor, rows: Tensor, along: Tensor | None) -> Tensor:
+    """Gradients ``(B, D)`` less their part along the rows, of which ``along`` tells the size; in place."""
+    return towards if along is None else towards.addcmul_(rows, along, value=-1)
+
+
+def refuse_second_derivative() -> None:
+    """The weights are constants of the backward pass: a second derivative would silently lack their part."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("nearkin losses can be differentiated once only: do not use create_graph=True")
 
 
 _TILE = 256
@@ -212,8 +229,8 @@ _TILE = 256
 
 def _plus_transpose(weights: Tensor) -> Tensor:
     """``W + Wᵀ``, tile by tile: across the strides of a large matrix every entry would be a cache miss."""
-    size = weights.shape[-1]
-    if size <= _TILE or not weights.is_cpu or weights.dim() > 2:
+    size = len(weights)
+    if size <= _TILE or not weights.is_cpu:
         return weights + weights.mT
     both = torch.empty_like(weights)
     starts = range(0, size, _TILE)
@@ -226,37 +243,14 @@ def _plus_transpose(weights: Tensor) -> Tensor:
     return both
 
 
-def through_similarities(
-    measure: Measure, left: Side, right: Side | None = None, parameters: Sequence[Tensor] = ()
-) -> Tensor:
-    """The value of ``measure`` on the similarities of ``left`` and ``right``, differentiable in all inputs.
-
-    Args:
-        measure: gives the value, and the weights ∂L/∂S where they are wanted.
-        left: ``(..., B, D)``.
-        right: ``(..., R, D)``, or ``None`` to compare ``left`` with itself.
-        parameters: learnable parameters that the value depends on, in the order of ``parameter_gradients``.
-    """
-    sides = left if right is None else (*left, *right)
-    inputs = (*sides, *parameters)
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs):
-        node = _AmongRows if right is None else _BetweenRows
-        value: Tensor = node.apply(measure, *inputs)  # type: ignore[no-untyped-call]
-        return value
-    rows, others = (
-        side.rows if side.norms is None else side.rows * inverse_of(side.norms)
-        for side in (left, right or left)
-    )
-    return measure(rows @ others.mT, False).value
+def distance(S: Tensor) -> Tensor:
+    """``D = √(2 − 2S)``, differentiable; 0 with derivative 0 where the two coincide up to rounding."""
+    squared = 2 - 2 * S
+    apart = squared > 8 * torch.finfo(S.dtype).eps
+    return torch.where(apart, torch.where(apart, squared, 1).sqrt(), 0)
 
 
-def inverse_distance(S: Tensor, out: Tensor | None = None) -> Tensor:
-    """``1/D = 1/√(2 − 2S)``, 0 where the two coincide up to rounding; in the place of ``out``, if given."""
-    squared = torch.sub(S.new_full((), 2), S, alpha=2, out=out)  # torch.rsub, which takes no out
-    return torch.threshold_(squared, 8 * torch.finfo(S.dtype).eps, inf).rsqrt_()
-
-
-def safe_distance(S: Tensor) -> tuple[Tensor, Tensor]:
+def distance_and_inverse(S: Tensor) -> tuple[Tensor, Tensor]:
     """``D = √(2 − 2S)`` and ``1/D``; both are 0 where the two coincide up to rounding.
 
     There the distance has no derivative, and 1/D would only magnify the rounding.
@@ -266,120 +260,6 @@ def safe_distance(S: Tensor) -> tuple[Tensor, Tensor]:
     return D, D.reciprocal().nan_to_num_(posinf=0.0)
 
 
-class Outside(NamedTuple):
-    """Which entries of a matrix are outside a sum.
-
-    Attributes:
-        mask: 1 where an entry counts and 0 where it does not; or
-        columns: ``(B, 1)``, the one column of each row that does not.
-    """
-
-    mask: Tensor | None = None
-    columns: Tensor | None = None
-
-    def zero_(self, T: Tensor) -> Tensor:
-        """Make the entries outside 0, in place."""
-        if self.columns is not None:
-            T.scatter_(1, self.columns, 0)
-        return T if self.mask is None else T.mul_(self.mask)
-
-    def drop_(self, T: Tensor) -> Tensor:
-        """Make the entries outside the lowest number there is, in place."""
-        lowest = torch.finfo(T.dtype).min
-        if self.columns is not None:
-            T.scatter_(1, self.columns, lowest)
-        return T if self.mask is None else T.masked_fill_(self.mask == 0, lowest)
-
-
-_NONE = Outside()
-
-
-class Exponentials(NamedTuple):
-    """What a sum of exponentials gives.
-
-    Attributes:
-        log: of the sum, without the summed dimension.
-        share: the exponentials times it are the gradient of ``log``; it keeps that dimension.
-    """
-
-    log: Tensor
-    share: Tensor
-
-
-def log_sum_exp_(T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE) -> Exponentials:
-    """``log Σ eᵗ`` along ``dim``; T becomes exponentials, in place, which times ``share`` are its gradient.
-
-    An empty sum gives −∞ and no gradient.
-
-    Args:
-        T: the exponents.
-        dim: the dimension to sum.
-        bound: a promise that ``|t| ≤ bound``. Cosines have one, and where ``e^{±bound}`` is a comfortable
-            number nothing has to be shifted.
-        outside: what is not in the sum.
-
-    >>> T = torch.tensor([[0.0, 0.0, 5.0]])
-    >>> log, share = log_sum_exp_(T, dim=1, outside=Outside(columns=torch.tensor([[2]])))
-    >>> log
-    tensor([0.6931])
-    >>> T * share
-    tensor([[0.5000, 0.5000, 0.0000]])
-    """
-    tiny = torch.finfo(T.dtype).tiny
-    if exponentials_fit(T, dim, bound):
-        total = outside.zero_(T.exp_()).sum(dim=dim, keepdim=True)
-        return Exponentials(total.log().squeeze(dim), total.clamp_min_(tiny).reciprocal_())
-    shift = outside.drop_(T).amax(dim=dim, keepdim=True)
-    total = outside.zero_(exp_(T.sub_(shift))).sum(dim=dim, keepdim=True)
-    log = shift.add_(total.log()).squeeze(dim)
-    return Exponentials(log, total.clamp_min_(tiny).reciprocal_())
-
-
-def log_one_plus_sum_exp_(
-    T: Tensor, dim: int, bound: float = inf, outside: Outside = _NONE, offset: float = 0.0
-) -> Exponentials:
-    """``log(1 + Σ e^{t + offset})`` along ``dim``; T becomes exponentials, in place, as above.
-
-    An empty sum gives an exact 0 and no gradient. Arguments as for :func:`log_sum_exp_`, but ``bound`` only
-    promises ``t ≤ bound``: beside the 1, terms far below 0 may vanish. What is added to every exponent costs
-    least as ``offset``.
-
-    >>> T = torch.tensor([[0.0, 0.0, 5.0]])
-    >>> mask = torch.tensor([[1.0, 1.0, 0.0]])
-    >>> log, share = log_one_plus_sum_exp_(T, dim=1, outside=Outside(mask=mask))
-    >>> log
-    tensor([1.0986])
-    >>> T * share
-    tensor([[0.3333, 0.3333, 0.0000]])
-    """
-    if exponentials_fit(T, dim, bound + max(0, offset)):
-        total = outside.zero_(T.exp_()).sum(dim=dim, keepdim=True)
-        if offset:
-            total.mul_(exp(offset))
-        share = (total + 1).reciprocal_()
-        return Exponentials(total.log1p_().squeeze(dim), share.mul_(exp(offset)) if offset else share)
-    if offset:
-        T.add_(offset)
-    shift = outside.drop_(T).amax(dim=dim, keepdim=True).clamp_min_(0)
-    total = outside.zero_(exp_(T.sub_(shift))).sum(dim=dim, keepdim=True)
-    beyond_one = total.add_(torch.expm1(-shift))
-    log = shift.add_(beyond_one.log1p()).squeeze(dim)
-    return Exponentials(log, beyond_one.add_(1).reciprocal_())
-
-
-def exp_(T: Tensor) -> Tensor:
-    """``eᵗ`` for ``t ≤ 0`` in place, and 0 below the root of the smallest number: underflow is slow.
-
-    Even a billion such terms are lost beside the largest, which is 1.
-    """
-    return without_underflow_(T.clamp_(min=log(torch.finfo(T.dtype).tiny) / 2).exp_())
-
-
-def without_underflow_(factors: Tensor) -> Tensor:
-    """Factors from 0 to 1 whose products with each other cannot underflow: the tiniest become 0, in place."""
-    return torch.threshold_(factors, 2 * sqrt(torch.finfo(factors.dtype).tiny), 0)
-
-
-def exponentials_fit(T: Tensor, dim: int, bound: float) -> bool:
-    """Whether a sum of ``e^{±bound}`` along ``dim`` stays far inside the range of the dtype."""
-    return bound + log(max(1, T.shape[dim])) < 0.95 * log(torch.finfo(T.dtype).max)
+def inverse_distance(S: Tensor) -> Tensor:
+    """``1/D = 1/√(2 − 2S)``, differentiable; 0 where the two coincide up to rounding."""
+    return torch.threshold(torch.rsub(S, 2, alpha=2), 8 * torch.finfo(S.dtype).eps, inf).rsqrt()

@@ -6,10 +6,12 @@ from math import inf
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from nearkin.losses.base import register, require_positive
+from nearkin.losses.exponentials import exp_, exponentials_fit
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.similarity import Measured, exp_, exponentials_fit
+from nearkin.losses.similarity import Measured
 
 
 @register("softmax")
@@ -58,11 +60,18 @@ class Softmax(ProxyLoss):
         self.scale = scale
         self.on_sphere = normalized
 
-    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+    def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of the (scaled) similarities."""
-        scale = 1.0 if not self.normalized else 16.0 if self.scale is None else self.scale
-        bound = scale if self.normalized else inf
-        return Measured(*cross_entropy_(S * scale, labels.unsqueeze(1), bound, slope=scale))
+        return cross_entropy(self._slope * S, labels, reduction="none")
+
+    @property
+    def _slope(self) -> float:
+        return 1.0 if not self.normalized else 16.0 if self.scale is None else self.scale
+
+    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
+        """The gradient of a cross-entropy, scaled."""
+        bound = self._slope if self.normalized else inf
+        return Measured(*cross_entropy_(S * self._slope, labels.unsqueeze(1), bound, slope=self._slope))
 
 
 def cross_entropy_(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from nearkin.losses.base import register, require_non_negative, require_one_of
+from nearkin.losses.metric import METRICS, nearness, nearness_and_slope
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
 from nearkin.mining import Masks, Miner, Triplets
-from nearkin.mining.base import FAR, as_float, only, places_in_rows, places_of
+from nearkin.mining.base import FAR, only, places_in_rows, places_of
 
 _FEW_POSITIVES = 16
 """Up to so many positives per anchor, comparing with each is quicker than sorting them."""
@@ -26,6 +29,9 @@ class Triplet(MinedPairLoss):
         L = mean over mined triplets (a, p, n) with a value above 0 of [S_an − S_ap + λ]₊
 
         With metric="squared_euclidean", where D² = 2 − 2S: [D_ap² − D_an² + λ]₊
+        With metric="euclidean": [D_ap − D_an + λ]₊
+
+        One value per sample: the part of the triplets it is the anchor of, times B.
 
     Source:
         Weinberger, Saul. Distance Metric Learning for Large Margin Nearest Neighbor Classification. JMLR
@@ -38,7 +44,7 @@ class Triplet(MinedPairLoss):
 
     Args:
         margin: λ.
-        metric: "cosine" or "squared_euclidean".
+        metric: "cosine", "squared_euclidean" or "euclidean".
         mining: a miner's name or a miner; masks stand for all triplets they allow.
         generator: for random miners.
 
@@ -59,57 +65,103 @@ class Triplet(MinedPairLoss):
         generator: torch.Generator | None = None,
     ) -> None:
         require_non_negative(margin=margin)
-        require_one_of(("cosine", "squared_euclidean"), metric=metric)
+        require_one_of(METRICS, metric=metric)
         super().__init__(mining, generator)
         self.margin = margin
         self.metric = metric
 
-    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """The mean over active triplets; a pair's weight is the number of active triplets it is in."""
-        # D_ap² − D_an² + λ = 2 (S_an − S_ap + λ/2)
-        margin, slope = (self.margin, 1) if self.metric == "cosine" else (self.margin / 2, 2)
-        mined = self.mine_pairs(S, pairs) if hasattr(self.miner, "refine") else self.mine(S, pairs)
+    def value(self, S: Tensor, pairs: Pairs) -> Tensor:
+        """The mean over active triplets."""
+        mined, near = self.mine(S, pairs), nearness(S, self.metric)
         if isinstance(mined, Triplets):
-            total, active, memberships = _count_listed(S, mined, margin)
+            anchor, positive, negative = mined
+            terms = (near[anchor, negative] - near[anchor, positive] + self.margin).relu()
+            nothing = near.new_zeros(len(S))
+            sums, counts = (
+                nothing.index_add(0, anchor, of_triplets) for of_triplets in (terms, terms.sign())
+            )
         else:
-            numbers = Masks(*(as_float(mask, S) for mask in mined))
-            total, active, memberships = _count_all(S, numbers, margin)
-        per_triplet = slope / active.clamp_min(1).to(S.dtype)
-        return Measured(total * per_triplet, memberships.mul_(per_triplet) if with_weights else None)
+            sums, counts = sum_over_triplets(
+                lambda near_an, near_ap, _: near_an - near_ap + self.margin, near, mined
+            )
+        return pairs.mean_of_sums(sums, counts.detach())
+
+    def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
+        """A pair's weight is the number of active triplets it is in."""
+        near, slope = nearness_and_slope(S, self.metric)
+        mined = self.mine(S, pairs)
+        if isinstance(mined, Triplets):
+            total, active, memberships = _count_listed(near, mined, self.margin)
+        else:
+            total, active, memberships = _count_all(near, mined, self.margin)
+        per_triplet = active.clamp_min(1).to(S.dtype).reciprocal()
+        weights = memberships.mul_(per_triplet)
+        return Measured(total * per_triplet, weights if self.metric == "cosine" else weights.mul_(slope))
+
+
+Term = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From the nearness ``(A, R)`` of negatives, ``(A, 1)`` of a positive and ``(A, R)`` between these two."""
+
+
+def sum_over_triplets(term: Term, near: Tensor, mined: Masks) -> tuple[Tensor, Tensor]:
+    """For each anchor the sum of ``[term]₊`` over all its triplets, differentiable, and how many are above 0.
+
+    One positive of each anchor at a time, and nothing of it is kept for the backward pass: memory does not
+    grow with the number of triplets.
+    """
+
+    def of_one_positive(near: Tensor, anchor: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+        terms = term(
+            near[anchor], near[anchor, positive].unsqueeze(1), near[positive] if square else near[:0]
+        )
+        active = torch.where(mined.negative[anchor], terms, 0).relu()
+        return active.sum(dim=1), active.sign().sum(dim=1)
+
+    square = near.shape[0] == near.shape[1]
+    anchor, positive = places_of(mined.positive)
+    place = places_in_rows(anchor, len(near))
+    sums, counts = near.new_zeros(len(near)), near.new_zeros(len(near))
+    for k in range(int(place.max()) + 1 if len(place) else 0):
+        kth = (place == k).nonzero().squeeze(1)
+        parts = checkpoint(of_one_positive, near, anchor[kth], positive[kth], use_reentrant=False)
+        sums, counts = (
+            total.index_add(0, anchor[kth], part) for total, part in zip((sums, counts), parts, strict=True)
+        )
+    return sums, counts
 
 
 def _count_listed(S: Tensor, triplets: Triplets, margin: float) -> tuple[Tensor, Tensor, Tensor]:
     """The sum over listed triplets of ``[S_an − S_ap + margin]₊``, how many are above 0, and ∂sum/∂S."""
     start = triplets.anchor * S.shape[1]
-    to_kin, to_stranger = start + triplets.positive, start.add_(triplets.negative)
+    positive, negative = start + triplets.positive, start.add_(triplets.negative)
     entries = S.view(-1)
-    terms = entries.index_select(0, to_stranger).sub_(entries.index_select(0, to_kin)).add_(margin).relu_()
+    terms = entries.index_select(0, negative).sub_(entries.index_select(0, positive)).add_(margin).relu_()
     active = terms.sign()
     # Whole numbers, so that the order of the additions (undefined on CUDA) does not matter.
     memberships = torch.zeros_like(S)
-    memberships.view(-1).index_add_(0, to_stranger, active).index_add_(0, to_kin, active, alpha=-1)
+    memberships.view(-1).index_add_(0, negative, active).index_add_(0, positive, active, alpha=-1)
     return terms.sum(), active.sum(), memberships
 
 
 def _count_all(S: Tensor, masks: Masks, margin: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The same over every triplet the masks (ones and zeros) allow, without looking at single triplets.
+    """The same over every triplet the masks allow, without looking at single triplets.
 
     A triplet is active where ``S_an`` exceeds the positive's threshold ``S_ap − margin``. So the sum is that
     of each ``S_an`` times the number of thresholds below it, less each threshold times the number of ``S_an``
     above it.
     """
-    anchor, kin = places_of(masks.positive.to(torch.bool))
+    anchor, positive = places_of(masks.positive)
     if not len(anchor):
         return S.new_zeros(()), S.new_zeros(()), torch.zeros_like(S)
     place = places_in_rows(anchor, len(S))
     thresholds = S.new_full((len(S), int(place.max()) + 1), inf)
-    thresholds[anchor, place] = S[anchor, kin] - margin
+    thresholds[anchor, place] = S[anchor, positive] - margin
     rank = _compare_with_each if thresholds.shape[1] <= _FEW_POSITIVES else _look_up_in_sorted
     below, above = rank(S, masks.negative, thresholds)
     gained = (below * S).sum(dim=1)
     owed = torch.where(above > 0, above * thresholds, 0).sum(dim=1)
     total = (gained.double() - owed.double()).sum().to(S.dtype)  # the two are large and nearly cancel
-    below[anchor, kin] = -above[anchor, place]
+    below[anchor, positive] = -above[anchor, place]
     return total, above.sum(), below
 
 
@@ -131,7 +183,7 @@ def _look_up_in_sorted(S: Tensor, negative: Tensor, thresholds: Tensor) -> tuple
     the second.
     """
     ordered, order = thresholds.sort(dim=1)
-    ranks = torch.searchsorted(ordered, S).mul_(negative.to(torch.bool))
+    ranks = torch.searchsorted(ordered, S).mul_(negative)
     histogram = ranks.new_zeros(len(S), ordered.shape[1] + 1).scatter_add_(1, ranks, torch.ones_like(ranks))
     above = histogram.flip(1).cumsum(1).flip(1)[:, 1:].to(S.dtype)
     return ranks.to(S.dtype), torch.zeros_like(above).scatter_(1, order, above)

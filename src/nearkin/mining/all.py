@@ -21,10 +21,6 @@ class All:
     True
     """
 
-    def refine(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Masks:
-        """The ones and zeros as they are."""
-        return Masks(positive, negative)
-
     def __call__(self, similarities: Tensor, positive: Tensor, negative: Tensor, **_: Any) -> Masks:
         """The masks as they are."""
         return Masks(positive, negative)

@@ -32,9 +32,6 @@ Mined: TypeAlias = Masks | Triplets
 class Miner(Protocol):
     """Anything that can be called like this is a miner; it must not modify what it is given.
 
-    A miner that only drops pairs may also have ``refine(similarities, positive, negative)``, which takes and
-    gives masks as ones and zeros of the dtype of the similarities: the losses prefer it, for its speed.
-
     Args:
         similarities: ``(B, R)``, larger is nearer.
         positive: ``(B, R)`` boolean, the pairs that share a class (never an image with itself).
