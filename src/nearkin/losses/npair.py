@@ -11,7 +11,8 @@ from nearkin.losses.base import register, require_non_negative, require_one_of
 from nearkin.losses.exponentials import Outside, log_sum_exp, log_sum_exp_, without_underflow_
 from nearkin.losses.pair import Comparison, PairLoss, Pairs
 from nearkin.losses.search_space import Range, space
-from nearkin.losses.similarity import Measured
+from nearkin.losses.similarity import Measured, Side
+from nearkin.losses.softmax import cross_entropy_
 
 
 @register("npair")
@@ -61,7 +62,12 @@ class NPair(PairLoss):
         return pairs.mean_over_anchors(torch.logaddexp(differences, torch.zeros_like(differences)))
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """A pair's weight is its share of its sum times the anchor's sigmoid."""
+        """A pair's weight is its share of its sum times the anchor's sigmoid.
+
+        With one positive, softplus(LSE_N − S_ap) is the cross-entropy of the row.
+        """
+        if self.pairs == "one_per_class":
+            return Measured(*cross_entropy_(S.clone(), torch.arange(len(S), device=S.device).unsqueeze(1)))
         positive, negative = pairs.indicators(S)
         pulls, pushes = -S, S.clone()
         near, push = log_sum_exp_(pushes, 1, outside=Outside(negative))
@@ -88,12 +94,18 @@ class NPair(PairLoss):
         if pairs.labels.dim() == 2:
             raise ValueError('pairs="one_per_class" needs one label per sample, not a multi-hot matrix')
         anchor, partner = one_per_class(pairs.labels, reference_labels)
-        itself = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
+        if right is None:
+            left, right = (Side(rows) for rows in left.at(torch.cat([anchor, partner])).rows.chunk(2))
+        else:
+            left, right = left.at(anchor), right.at(partner)
+
+        def on_the_diagonal() -> tuple[Tensor, Tensor]:
+            itself = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
+            return itself, ~itself
+
         weights = None if pairs.weights is None else pairs.weights[anchor]
-        chosen = Pairs(
-            lambda: (itself, ~itself), pairs.labels[anchor], pairs.embedding_dim, len(anchor), weights
-        )
-        return Comparison(left.at(anchor), (right or left).at(partner), chosen, anchor)
+        chosen = Pairs(on_the_diagonal, pairs.labels, pairs.embedding_dim, len(anchor), weights)
+        return Comparison(left, right, chosen, anchor)
 
     def pair_weights(
         self,

@@ -111,7 +111,7 @@ def through_similarities(
     Args:
         measure: gives the value, and the weights ∂L/∂S where they are wanted.
         left: ``(B, D)``.
-        right: ``(R, D)``, or ``None`` to compare ``left`` with itself.
+        right: ``(R, D)``, or ``None`` to compare ``left`` with itself, which may then be ``(..., B, D)``.
         parameters: learnable parameters that the value depends on, in the order of ``parameter_gradients``.
     """
     inputs = (*left, *((None, None) if right is None else right), *parameters)
@@ -170,7 +170,7 @@ class _ThroughSimilarities(torch.autograd.Function):
         if right is None:
             weights = _plus_transpose(weights)
             if by_left is not None:
-                weights.diagonal().sub_(S.mul_(weights).sum(dim=1))
+                weights.diagonal(dim1=-2, dim2=-1).sub_(S.mul_(weights).sum(dim=-1))
         elif by_left is not None and by_right is not None:
             S.mul_(weights)
             along_left = S.sum(dim=1, keepdim=True).mul_(by_left.square())
@@ -229,8 +229,8 @@ _TILE = 256
 
 def _plus_transpose(weights: Tensor) -> Tensor:
     """``W + Wᵀ``, tile by tile: across the strides of a large matrix every entry would be a cache miss."""
-    size = len(weights)
-    if size <= _TILE or not weights.is_cpu:
+    size = weights.shape[-1]
+    if size <= _TILE or not weights.is_cpu or weights.dim() > 2:
         return weights + weights.mT
     both = torch.empty_like(weights)
     starts = range(0, size, _TILE)

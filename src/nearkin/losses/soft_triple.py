@@ -12,7 +12,7 @@ from nearkin.losses.base import register, require_count, require_non_negative, r
 from nearkin.losses.exponentials import log_sum_exp_
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.search_space import MARGIN, SCALE, TEMPERATURE, space
-from nearkin.losses.similarity import Measured, inverse_of
+from nearkin.losses.similarity import Measured, Side, lengths, measure_by_autograd, through_similarities
 from nearkin.losses.softmax import cross_entropy_
 
 
@@ -88,32 +88,39 @@ class SoftTriple(ProxyLoss):
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """The same in closed form; ∂S_c/∂S_ck = a_ck (1 + (S_ck − S_c)/γ)."""
-        S = S.view(-1, self.num_classes, self.proxies_per_class)
+        # The first centres of all classes, then all second ones: sums over centres then run along whole rows.
+        by_class = (-1, self.num_classes, self.proxies_per_class)
+        S = S.view(by_class).mT.contiguous()
         assigned = S / self.gamma
-        share = log_sum_exp_(assigned, 2, 1 / self.gamma).share
-        per_class = (assigned * S).sum(dim=2, keepdim=True).mul_(share)
+        share = log_sum_exp_(assigned, 1, 1 / self.gamma).share
+        per_class = (assigned * S).sum(dim=1, keepdim=True).mul_(share)
         own = labels.unsqueeze(1)
-        logits = per_class.squeeze(2) * self.scale
+        logits = per_class.squeeze(1) * self.scale
         logits.scatter_(1, own, logits.gather(1, own).sub_(self.scale * self.margin))
         bound = self.scale * (1 + self.margin)
         value, towards_classes = cross_entropy_(logits, own, bound, slope=self.scale / self.gamma)
         if not with_weights:
             return Measured(value)
-        slope = share.mul_(towards_classes.unsqueeze(2))
+        slope = share.mul_(towards_classes.unsqueeze(1))
         offset = per_class.neg_().add_(self.gamma).mul_(slope)
-        return Measured(value, torch.addcmul(offset, S, slope).mul_(assigned).flatten(1))
+        return Measured(value, torch.addcmul(offset, S, slope).mul_(assigned).mT.flatten(1))
 
     def extra_term(self, proxies: Tensor) -> Tensor | None:
         """τ times the mean distance of the centres of a class."""
-        C, K, _ = proxies.shape
-        if K == 1 or self.tau == 0:
+        if self.proxies_per_class == 1 or self.tau == 0:
             return None
-        # Inner products are divided by the lengths, not the proxies: K × K numbers per class, not K × D.
-        products = proxies @ proxies.mT
-        inverse = inverse_of(products.diagonal(dim1=1, dim2=2).sqrt())
-        first, second = torch.triu_indices(K, K, offset=1, device=proxies.device)
-        between = (products * inverse.unsqueeze(1) * inverse.unsqueeze(2))[:, first, second]
-        return self.tau * (2 + 1e-5 - 2 * between).sqrt().sum() / (C * K * (K - 1))
+        return self.tau * through_similarities(_mean_distance, Side(proxies, lengths(proxies)))
+
+
+def _mean_distance(S: Tensor, with_weights: bool) -> Measured:
+    """``Σ_c Σ_{s<t} √(2 + 1e−5 − 2 S_st) / (C·K·(K − 1))`` of similarities ``(C, K, K)``."""
+    C, K, _ = S.shape
+    first, second = torch.triu_indices(K, K, offset=1, device=S.device)
+
+    def value(S: Tensor) -> Tensor:
+        return (2 + 1e-5 - 2 * S[:, first, second]).sqrt().sum() / (C * K * (K - 1))
+
+    return measure_by_autograd(value, S, (), with_weights)
 
 
 def uniform_proxies(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
