@@ -14,7 +14,10 @@ PAIR_CASES = [
     ("contrastive", {}, naive.contrastive),
     ("contrastive", {"margin": 0.1}, naive.contrastive),
     ("contrastive", {"margin": 1.9, "metric": "squared_euclidean"}, naive.contrastive),
+    ("contrastive", {"margin": 1.1, "metric": "euclidean"}, naive.contrastive),
     ("triplet", {}, naive.triplet),
+    ("triplet", {"mining": "all", "metric": "euclidean", "margin": 0.3}, naive.triplet),
+    ("triplet", {"metric": "euclidean", "margin": 0.3}, naive.triplet),
     ("triplet", {"mining": "all"}, naive.triplet),
     ("triplet", {"mining": "hard", "margin": 0.3}, naive.triplet),
     ("triplet", {"mining": "all", "metric": "squared_euclidean", "margin": 0.3}, naive.triplet),
@@ -89,7 +92,7 @@ def compare(case, x: torch.Tensor, labels: list[int], dtype: torch.dtype) -> Non
 
     exact_x = x.detach().double().requires_grad_()
     proxies = [p.detach().double().requires_grad_() for p in loss.parameters()]
-    expected = oracle(exact_x, labels, *proxies, **keywords)
+    expected = oracle(exact_x, labels, *proxies, **keywords).sum()
     tolerance = 1e-10 if dtype == torch.float64 else 1e-6
     assert value.item() == pytest.approx(expected.item(), rel=tolerance, abs=tolerance)
     gradients = torch.autograd.grad(
@@ -128,3 +131,47 @@ def test_repeated_images(case, dtype):
 @settings(max_examples=25)
 def test_any_batch(case, labels, dim, seed, spread):
     compare(case, clustered(labels, dim, seed, spread), labels, torch.float64)
+
+
+COUNTS = {"whole": [2, 1, 0, 3, 1, 2, 0, 1, 1, 4], "broken": [0.3, 1.7, 0, 2.5, 0.1, 1, 0.4, 0, 3.2, 0.9]}
+
+
+@pytest.mark.parametrize(
+    ("batch", "counts", "dtype"),
+    [
+        ("unequal", None, torch.float64),
+        ("unequal", "broken", torch.float64),
+        ("unequal", "whole", torch.float32),
+        ("singles", "broken", torch.float64),
+    ],
+)
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_values_and_weights_of_samples(case, batch, counts, dtype):
+    """One value per sample, whose mean is the loss; weights count anchors that often; gradients of each."""
+    name, keywords, oracle = case
+    labels = BATCHES[batch]
+    y, x = torch.tensor(labels), clustered(labels, 6, seed=3).to(dtype).requires_grad_()
+    weights = None if counts is None else COUNTS[counts][: len(labels)]
+    sizes = {"num_classes": CLASSES, "embedding_dim": 6, "generator": torch.Generator().manual_seed(1)}
+    loss = losses.build(name, **sizes, **keywords).to(dtype)
+    given_weights = None if weights is None else torch.tensor(weights, dtype=dtype)
+    values = loss(x, y, weights=given_weights, reduction="none")
+    mean = loss(x, y, weights=given_weights)
+    assert values.shape == (len(labels),)
+    proxies = [p.detach().double().requires_grad_() for p in loss.parameters()]
+    exact = x.detach().double().requires_grad_()
+    expected = oracle(exact, labels, *proxies, **keywords, counts=weights) * len(labels)
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-5
+    scale = max(1.0, float(expected.detach().abs().max()))
+    torch.testing.assert_close(values.double(), expected, rtol=0, atol=tolerance * scale)
+    torch.testing.assert_close(mean.double(), expected.mean(), rtol=0, atol=tolerance * scale)
+    upstream = torch.arange(1, len(labels) + 1, dtype=torch.float64)
+    for actual, wanted in ((values @ upstream.to(dtype), expected @ upstream), (mean, expected.mean())):
+        inputs = [x, *loss.parameters()]
+        found = torch.autograd.grad(actual, inputs, retain_graph=True, materialize_grads=True)
+        right = torch.autograd.grad(
+            wanted + 0 * exact.sum(), [exact, *proxies], retain_graph=True, materialize_grads=True
+        )
+        for ours, theirs in zip(found, right, strict=True):
+            scale = max(1.0, float(theirs.abs().max()))
+            torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=20 * tolerance * scale)

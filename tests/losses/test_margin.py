@@ -48,11 +48,30 @@ def test_against_naive(mining, per_class, nu):
         value = loss(x, torch.tensor(LABELS))
         value.backward()
         exact, beta = x.detach().clone().requires_grad_(), loss.beta.detach().clone().requires_grad_()
-        expected = naive.margin_of_pairs(exact, LABELS, *pairs, beta, nu=nu)
+        expected = naive.margin_of_pairs(exact, LABELS, *pairs, beta, nu=nu).sum()
         expected.backward()
         assert value.item() == pytest.approx(expected.item(), abs=1e-10)
         torch.testing.assert_close(x.grad, exact.grad, rtol=0, atol=1e-9)
         torch.testing.assert_close(loss.beta.grad, beta.grad, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("mining", ["distance_weighted", "all"])
+@pytest.mark.parametrize("counts", [None, [2, 0, 1, 0.5, 3, 1, 1, 0.1]])
+def test_values_of_samples_against_naive(mining, counts):
+    loss = losses.Margin(mining=mining, per_class=True, nu=0.3, num_classes=5).double()
+    loss.beta.data += torch.arange(5) * 0.05
+    x = embeddings().requires_grad_()
+    pairs = mined_pairs(loss, x.detach())
+    weights = None if counts is None else torch.tensor(counts)
+    values = loss(x, torch.tensor(LABELS), weights=weights, reduction="none")
+    exact, beta = x.detach().clone().requires_grad_(), loss.beta.detach().clone().requires_grad_()
+    expected = naive.margin_of_pairs(exact, LABELS, *pairs, beta, nu=0.3, counts=counts) * len(LABELS)
+    torch.testing.assert_close(values, expected)
+    upstream = torch.arange(8).double()
+    (values @ upstream).backward()
+    (expected @ upstream).backward()
+    torch.testing.assert_close(x.grad, exact.grad)
+    torch.testing.assert_close(loss.beta.grad, beta.grad)
 
 
 def test_beta_is_a_parameter_or_a_constant():

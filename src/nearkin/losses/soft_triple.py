@@ -83,7 +83,7 @@ class SoftTriple(ProxyLoss):
         """Cross-entropy of the soft maxima over centres."""
         S = S.view(-1, self.num_classes, self.proxies_per_class)
         per_class = (torch.softmax(S / self.gamma, dim=2) * S).sum(dim=2)
-        own = one_hot(labels, self.num_classes)
+        own = one_hot(labels, self.num_classes).to(S.dtype)
         return cross_entropy(self.scale * (per_class - self.margin * own), labels, reduction="none")
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:

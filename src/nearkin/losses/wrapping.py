@@ -63,8 +63,8 @@ class WrappedLoss(Loss):
     """A loss that was not written for nearkin; made by :func:`as_loss`.
 
     Half precision is computed in float32, with or without autocast, as all our losses do. Keywords of
-    ``forward`` (``references``, ``reference_labels``, ``weights``, ``ids``) reach it where it takes them;
-    where it does not, ``ids`` is left out and any other is refused.
+    ``forward`` (``references``, ``reference_labels``, ``weights``, ``reduction``, ``ids``) reach it where it
+    takes them; where it does not, ``ids`` is left out and any other is refused.
 
     Args:
         loss: a module or function ``(embeddings, labels) -> scalar``.
@@ -93,8 +93,12 @@ class WrappedLoss(Loss):
         """
         check_embeddings(embeddings)
         check_labels(labels, embeddings, multi_hot=True)
+        if keywords.get("reduction", self.reduction) in (None, "mean"):  # what it gives by itself
+            keywords.pop("reduction", None)
+        else:
+            keywords["reduction"] = "none"
         taken = {keyword: value for keyword, value in keywords.items() if self.takes(keyword)}
-        for keyword in keywords.keys() - taken.keys() - set(_MAY_BE_LEFT_OUT):
+        for keyword in sorted(keywords.keys() - taken.keys() - set(_MAY_BE_LEFT_OUT)):
             if keywords[keyword] is not None:
                 raise ValueError(f"{self.wrapped_name} takes no {keyword}")
         with full_precision(embeddings):
@@ -102,7 +106,8 @@ class WrappedLoss(Loss):
             if self.validate:
                 check_finite(rows.detach())
             value = self.loss(rows, labels, **taken)
-            if not isinstance(value, Tensor) or value.dim():
+            wanted = 1 if taken.get("reduction") == "none" else 0
+            if not isinstance(value, Tensor) or value.dim() != wanted:
                 shape = (
                     f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
                 )

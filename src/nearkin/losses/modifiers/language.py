@@ -10,20 +10,27 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.losses.base import (
+    REDUCTIONS,
     Loss,
     check_embeddings,
     check_finite,
     check_label_range,
     check_labels,
+    check_weight_values,
+    check_weights,
     require_non_negative,
+    require_one_of,
+    runs_eagerly,
+    weighted,
 )
 from nearkin.losses.similarity import (
-    Measured,
     Side,
     at_least_float32,
     full_precision,
     lengths,
+    measure_by_autograd,
     normalise,
+    similarities,
     through_similarities,
 )
 from nearkin.losses.wrapping import LossFunction, as_loss
@@ -109,45 +116,83 @@ class LanguageGuidance(Loss):
         # Kept as C · K · E numbers, not as C · C similarities: there may be many thousand classes.
         self.register_buffer("class_units", _units_in_a_row(embeddings.detach(), names))
 
-    def forward(self, embeddings: Tensor, labels: Tensor, **keywords: Any) -> Tensor:
-        """The inner loss of a batch and its guidance, a scalar.
+    @runs_eagerly
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        weights: Tensor | None = None,
+        reduction: str | None = None,
+        **keywords: Any,
+    ) -> Tensor:
+        """The inner loss of a batch and its guidance, a scalar, or one value per sample.
 
         Args:
             embeddings: ``(B, D)``, raw.
             labels: ``(B,)`` integers in ``0 … C − 1``.
+            weights: how often each sample counts, ``(B,)``, not negative.
+            reduction: "mean" or "none"; without it, the attribute of that name.
             keywords: what else the inner loss takes.
         """
+        reduction = self.reduction if reduction is None else reduction
+        if weights is not None:
+            keywords["weights"] = weights
+        if reduction != "mean":
+            keywords["reduction"] = reduction
         if self.weight == 0:
             inner: Tensor = self.loss(embeddings, labels, **keywords)
             return inner
         check_embeddings(embeddings)
         rows = at_least_float32(embeddings)  # once for both, so that their gradients add up in full precision
-        value: Tensor = self.loss(rows, labels, **keywords) + self.weight * self.guidance(rows, labels)
-        return value
+        value: Tensor = self.loss(rows, labels, **keywords)
+        divergences = self.guidance(rows, labels, weights=weights, reduction=reduction)
+        return value + self.weight * divergences
 
-    def guidance(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The mean divergence of picture from language over the rows of a batch, without its weight.
+    def guidance(
+        self, embeddings: Tensor, labels: Tensor, *, weights: Tensor | None = None, reduction: str = "mean"
+    ) -> Tensor:
+        """The mean divergence of picture from language over the rows of a batch, without its weight ω.
 
         Args:
             embeddings: ``(B, D)``, raw.
             labels: ``(B,)`` integers in ``0 … C − 1``.
+            weights: how often each row counts, ``(B,)``, not negative.
+            reduction: "mean", or "none" for values ``(B,)`` whose mean it is.
         """
+        require_one_of(REDUCTIONS, reduction=reduction)
         check_embeddings(embeddings)
         check_labels(labels, embeddings)
+        if weights is not None:
+            check_weights(weights, embeddings)
         with full_precision(embeddings):
             rows = at_least_float32(embeddings)
             norms = lengths(rows)
             if self.validate:
                 check_finite(norms)
                 check_label_range(labels, len(self.class_units))
+                if weights is not None:
+                    check_weight_values(weights)
             if not len(rows):
-                return rows.sum() * 0
+                return rows.sum(dim=1) * 0 if reduction == "none" else rows.sum() * 0
             same = labels.unsqueeze(1) == labels
             own = 1 + self.shift
             units = self.class_units[labels.long()].to(rows.dtype)
             log_q = (units @ units.T).add_(self.shift).masked_fill_(same, own).log_softmax(dim=1)
+
+            def divergences(S: Tensor) -> Tensor:
+                """KL(σ(S) ‖ q) of each row."""
+                log_p = S.masked_fill(same, own).log_softmax(dim=1)
+                return (log_p.exp() * (log_p - log_q)).sum(dim=1)
+
+            if reduction == "none" or weights is not None:
+                counts = None if weights is None else weights.to(rows.dtype)
+                values = weighted(divergences(similarities(Side(rows, norms))), counts)
+                return values if reduction == "none" else values.mean()
             return through_similarities(
-                lambda S, with_weights: _divergence(S.masked_fill(same, own), log_q, same, with_weights),
+                lambda S, with_weights: measure_by_autograd(
+                    lambda S: divergences(S).mean(), S, (), with_weights
+                ),
                 Side(rows, norms),
             )
 
@@ -176,19 +221,6 @@ class LanguageGuidance(Loss):
         """The constructor's keywords and the number of classes."""
         classes = len(self.class_units)
         return f"weight={self.weight}, shift={self.shift}, prompt={self.prompt!r}, classes={classes}"
-
-
-def _divergence(S: Tensor, log_q: Tensor, same: Tensor, with_weights: bool) -> Measured:
-    """The mean over rows of KL(σ(S) ‖ q), and its derivative p (log p − log q − KL) / B in each row."""
-    log_p = S.log_softmax(dim=1)
-    gap = log_p - log_q
-    p = log_p.exp_()
-    divergences = (p * gap).sum(dim=1, keepdim=True)
-    value = divergences.mean()
-    if not with_weights:
-        return Measured(value)
-    weights = p.mul_(gap.sub_(divergences)).masked_fill_(same, 0).div_(len(S))
-    return Measured(value, weights)
 
 
 def _names_by_class(class_names: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearkin.losses.base import Loss, check_embeddings, check_labels, require_non_negative
+from nearkin.losses.base import Loss, check_embeddings, check_labels, require_non_negative, runs_eagerly
 from nearkin.losses.wrapping import LossFunction, as_loss
 
 _NO_ID = -1
@@ -89,16 +89,31 @@ class CrossBatchMemory(Loss):
         self.register_buffer("stored", torch.tensor(0))
         self._read_counters()
 
-    def forward(self, embeddings: Tensor, labels: Tensor, ids: Tensor | None = None) -> Tensor:
-        """The loss of a batch, a scalar; in training mode the batch is then stored.
+    @runs_eagerly
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ids: Tensor | None = None,
+        *,
+        weights: Tensor | None = None,
+        reduction: str | None = None,
+    ) -> Tensor:
+        """The loss of a batch, a scalar or one value per sample; in training mode the batch is then stored.
 
         Args:
             embeddings: ``(B, D)``, raw.
             labels: ``(B,)`` integers or multi-hot ``(B, L)``.
-            ids: which image each row is, ``(B,)``, integers from 0 on.
+            ids: which sample each row is, ``(B,)``, integers from 0 on.
+            weights: how often each sample counts as an anchor, ``(B,)``, not negative.
+            reduction: "mean" or "none"; without it, the attribute of that name.
         """
         self._check(embeddings, labels, ids)
-        value: Tensor = self.loss(embeddings, labels)
+        reduction = self.reduction if reduction is None else reduction
+        asked: dict[str, Any] = {} if weights is None else {"weights": weights}
+        if reduction != "mean":
+            asked["reduction"] = reduction
+        value: Tensor = self.loss(embeddings, labels, **asked)
         if self._steps >= self.warmup_steps and self.filled:
             references, reference_labels = self.recall(ids)
             value = value + self.weight * self.loss(
@@ -106,6 +121,7 @@ class CrossBatchMemory(Loss):
                 labels,
                 references=references.to(embeddings.dtype),
                 reference_labels=reference_labels,
+                **asked,
             )
         if self.training:
             self._store(embeddings.detach(), labels, ids)
