@@ -135,7 +135,7 @@ def test_a_new_loss_is_one_class(toy):
 
 def test_the_checks_can_fail(toy, monkeypatch):
     monkeypatch.setattr(toy, "value", lambda self, S, pairs: S.sum() * float("nan"))
-    with pytest.raises(AssertionError, match="the value is nan"):
+    with pytest.raises(AssertionError, match="^toy fails check_value_is_a_finite_scalar: the value is nan$"):
         testing.check_loss("toy")
 
 

@@ -40,44 +40,74 @@ def test_any_miner_serves_any_loss(name, miner):
 def test_labels_of_any_size_are_told_apart(labels, dtype):
     for others in (None, labels.clone()):
         positive, negative = (pairs.bool() for pairs in find_pairs(labels, others, dtype))
-        kin = torch.zeros(4, 4, dtype=torch.bool)
-        kin[0, 2] = kin[2, 0] = True
+        same = torch.zeros(4, 4, dtype=torch.bool)
+        same[0, 2] = same[2, 0] = True
         itself = torch.eye(4, dtype=torch.bool)
-        assert torch.equal(negative, ~kin & ~itself)
-        assert torch.equal(positive, kin if others is None else kin | itself)
+        assert torch.equal(negative, ~same & ~itself)
+        assert torch.equal(positive, same if others is None else same | itself)
+
+
+MULTI_HOT = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1]])
+SHARED = torch.tensor([[0, 1, 0, 1], [1, 0, 0, 0], [0, 0, 0, 1], [1, 0, 1, 0]], dtype=torch.bool)
+
+
+@pytest.mark.parametrize("name", ["contrastive", "triplet", "margin", "lifted_structure", "multi_similarity"])
+def test_a_shared_label_makes_a_pair_positive(name):
+    """The masks that miners see follow from several labels each."""
+    seen = []
+
+    def spy(similarities, positive, negative, **_):
+        seen.append((positive.clone(), negative.clone()))
+        return mining.Masks(positive, negative)
+
+    assert torch.isfinite(losses.build(name, mining=spy)(batch()[:4], MULTI_HOT))
+    ((positive, negative),) = seen
+    assert torch.equal(positive, SHARED)
+    assert torch.equal(negative, ~SHARED & ~torch.eye(4, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("name", ["nca", "npair"])
+def test_a_shared_label_is_pulled(name):
+    weights = losses.build(name).pair_weights(batch()[:4], MULTI_HOT)
+    assert (weights[SHARED] < 0).all()
+    assert (weights[~SHARED & ~torch.eye(4, dtype=torch.bool)] > 0).all()
+
+
+def test_directed_triplets_of_shared_labels():
+    """Nearly all triplets are active under so large a margin: their number is that of the masks."""
+    weights = losses.DirectionTriplet(margin=100.0, gamma=0.001).pair_weights(batch()[:4], MULTI_HOT)
+    assert (weights[SHARED] < 0).all()
+    assert (weights[~SHARED & ~torch.eye(4, dtype=torch.bool)] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "keywords"),
+    [
+        ("contrastive", {"mining": "all"}),
+        ("multi_similarity", {"mining": "all"}),
+        ("lifted_structure", {"mining": "all"}),
+        ("margin", {"mining": "all", "beta": 0.1}),
+        ("nca", {}),
+        ("npair", {}),
+    ],
+)
+def test_a_copy_of_the_batch_as_references_keeps_the_diagonal(loss, keywords):
+    """Each sample then has itself as a positive: no pair is excluded when there are references."""
+    x = batch(torch.float64)
+    loss = losses.build(loss, **keywords)
+    itself = torch.eye(len(LABELS), dtype=torch.bool)
+    with_itself = loss.pair_weights(x, LABELS, references=x + 0.3, reference_labels=LABELS)
+    assert (with_itself[itself] != 0).all()
+    assert not loss.pair_weights(x, LABELS)[itself].any()
 
 
 @pytest.mark.parametrize("name", PAIR_LOSSES)
-def test_a_shared_label_makes_a_pair_positive(name):
-    """Two labels each, and the masks that follow from them."""
-    x = batch()[:4]
-    multi_hot = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1]])
-    share = multi_hot @ multi_hot.T > 0
-    seen = {}
-    loss = losses.build(name)
-
-    class Spy:
-        def __call__(self, similarities, positive, negative, **_):
-            seen.update(positive=positive.clone(), negative=negative.clone())
-            return mining.Masks(positive, negative)
-
-    if isinstance(loss, losses.MinedPairLoss):
-        loss.miner = Spy()
-    assert torch.isfinite(loss(x, multi_hot))
-    if seen:
-        assert torch.equal(seen["positive"], share & ~torch.eye(4, dtype=torch.bool))
-        assert torch.equal(seen["negative"], ~share)
-
-
-@pytest.mark.parametrize("name", [name for name in PAIR_LOSSES if not name.startswith("direction")])
-def test_a_copy_of_the_batch_as_references_keeps_the_diagonal(name):
-    """Everybody then has itself as a positive: no pair is excluded when there are references."""
+def test_weights_of_one_anchor_and_one_reference(name):
     x = batch(torch.float64)
-    loss = losses.build(name)
-    weights = loss.pair_weights(x, LABELS, references=x, reference_labels=LABELS)
-    assert weights.shape == (len(LABELS), len(LABELS))
-    alone = loss.pair_weights(x[:1], LABELS[:1], references=x[5:6], reference_labels=LABELS[:1])
-    assert alone.shape == (1, 1)
+    alone = losses.build(name).pair_weights(x[:1], LABELS[:1], references=x[5:6], reference_labels=LABELS[:1])
+    everything = name.startswith("direction")  # which also looks between references
+    assert alone.shape == ((2, 2) if everything else (1, 1))
+    assert torch.isfinite(alone).all()
 
 
 @pytest.mark.parametrize("name", PAIR_LOSSES)

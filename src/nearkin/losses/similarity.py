@@ -147,10 +147,10 @@ class _ThroughSimilarities(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, measure: Measure, *sides_and_parameters: Tensor | None) -> Tensor:
+    def forward(ctx: Any, measure: Measure, *sides_and_parameters: Any) -> Tensor:
         left, left_norms, right, right_norms, *_ = sides_and_parameters
         # Embeddings made in inference mode may be compared, but only a copy may be kept.
-        left, right = (None if rows is None else _ordinary(rows) for rows in (left, right))
+        left, right = _ordinary(left), None if right is None else _ordinary(right)
         by_left, by_right = (
             None if norms is None else inverse_of(norms) for norms in (left_norms, right_norms)
         )

@@ -1,40 +1,116 @@
 """The checks that every loss must pass, for ours and for yours.
 
-After ``@register("my_loss")``, ``check_loss("my_loss")`` runs them all; an ``AssertionError`` says which
-promise is broken. Our own test suite runs the same checks over every registered name.
+``check_loss(my_loss)`` runs them all on a registered name, a class, a function that makes a loss, or a plain
+function ``(embeddings, labels) -> scalar``; an ``AssertionError`` says in one line which promise is broken.
+Our own test suite runs the same checks over every registered name.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nearkin.losses.base import Loss, build, get
+from nearkin.losses.base import Loss, build, get, names
 from nearkin.losses.description import describe
-from nearkin.losses.pair import MinedPairLoss, PairLoss
+from nearkin.losses.pair import PairLoss
 from nearkin.losses.search_space import Range
+from nearkin.losses.wrapping import LossFunction, WrappedLoss, as_loss
 
 Make = Callable[[], Loss]
 
 CLASSES, DIM = 40, 8
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3, 39, 0])
-"""Unequal classes, classes of one image, and absent ones."""
+"""Unequal classes, classes of one sample, and absent ones."""
 
 
-def check_loss(name: str, **hyperparameters: Any) -> None:
-    """Run every check on the registered loss ``name``.
+def check_loss(
+    loss: str | type[nn.Module] | Callable[[], nn.Module] | LossFunction,
+    *,
+    stopped_gradients: bool = False,
+    surrogate: LossFunction | None = None,
+    **hyperparameters: Any,
+) -> None:
+    """Run every check on a loss.
+
+    Args:
+        loss: a registered name; a class; a function without arguments that makes a loss; or a plain function
+            ``(embeddings, labels) -> scalar``.
+        stopped_gradients: whether the loss treats a part of its value as a constant on purpose (as the Circle
+            loss does its weights), so that its gradient is not its derivative: then that is not checked.
+        surrogate: a function ``(embeddings, labels) -> scalar`` whose gradient such a loss must have.
+        hyperparameters: for a name or a class.
+
+    Raises:
+        AssertionError: one line that names the loss, the check and what is wrong.
 
     >>> check_loss("contrastive", margin=0.3)
+    >>> check_loss(lambda embeddings, labels: embeddings[0].square().sum())
+    Traceback (most recent call last):
+    AssertionError: <lambda> fails check_order_does_not_matter: another order...
     """
+    __tracebackhide__ = True
+    make, what = _maker_of(loss, hyperparameters)
     for check in CHECKS:
-        check(maker(name, **hyperparameters))
-    check_description(name)
-    check_search_space(name)
+        if check is check_gradient_is_the_derivative and (stopped_gradients or surrogate is not None):
+            continue
+        _run(check, make, what)
+    if surrogate is not None:
+        _run(check_gradient_is_that_of(surrogate), make, what)
+    name = loss if isinstance(loss, str) else next((name for name in names() if get(name) is loss), None)
+    if name is not None:
+        _run(check_description, name, what)
+        _run(check_search_space, name, what)
+
+
+def _run(check: Callable[[Any], None], subject: Any, what: str) -> None:
+    """Run a check; what goes wrong becomes one line."""
+    __tracebackhide__ = True
+    try:
+        check(subject)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or ["no message"]
+        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+        raise AssertionError(f"{what} fails {check.__name__}: {kind}{lines[0][:200]}") from None
+
+
+def _maker_of(loss: Any, hyperparameters: dict[str, Any]) -> tuple[Make, str]:
+    """What makes a fresh loss at each call, and how to call it in a sentence."""
+    if isinstance(loss, str):
+        return maker(loss, **hyperparameters), loss
+    what = getattr(loss, "__name__", type(loss).__name__)
+    if isinstance(loss, nn.Module):
+        return lambda: copy.deepcopy(as_loss(loss)), what
+    parameters = inspect.signature(loss).parameters
+    if inspect.isclass(loss):
+        sizes = {"num_classes": CLASSES, "embedding_dim": DIM, "embedding_size": DIM}
+        given = {size: value for size, value in sizes.items() if size in parameters}
+        random = "generator" in parameters
+
+        def build_class() -> nn.Module:
+            drawn = {"generator": torch.Generator().manual_seed(3)} if random else {}
+            made: nn.Module = loss(**{**given, **drawn, **hyperparameters})
+            return made
+
+        return _seeded(build_class), what
+    required = [p for p in parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return (lambda: as_loss(loss)) if len(required) >= 2 else _seeded(loss), what
+
+
+def _seeded(make: Callable[[], nn.Module]) -> Make:
+    """The same loss at each call, also where its parameters start from the global generator."""
+
+    def made() -> Loss:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            return as_loss(make())
+
+    return made
 
 
 def maker(name: str, **hyperparameters: Any) -> Make:
@@ -97,6 +173,17 @@ def check_gradient_is_the_derivative(make: Make) -> None:
     assert torch.autograd.gradcheck(value, (embeddings, *parameters), rtol=1e-4, atol=1e-6, fast_mode=True)
 
 
+def check_gradient_is_that_of(surrogate: LossFunction) -> Callable[[Make], None]:
+    """A check that the gradient by the embeddings is that of another function."""
+
+    def check_gradient_is_that_of_the_surrogate(make: Make) -> None:
+        _, gradient = value_and_gradient(make, batch(torch.float64), LABELS)
+        _, expected = value_and_gradient(lambda: as_loss(surrogate), batch(torch.float64), LABELS)
+        _assert_close(gradient, expected, "the gradient is not that of the surrogate")
+
+    return check_gradient_is_that_of_the_surrogate
+
+
 def check_gradient_grows_with_the_loss(make: Make) -> None:
     """Four times the loss, four times every gradient; and the same again from the same graph."""
     loss, embeddings = make(), batch().requires_grad_()
@@ -139,7 +226,9 @@ def check_float_dtypes(make: Make) -> None:
         value.backward()
         assert embeddings.grad is not None
         assert torch.isfinite(embeddings.grad).all(), f"{dtype} gradients are not finite"
-        _assert_close(make().to(dtype)(embeddings, LABELS).float(), value, f"as {dtype}", rtol=0.1, atol=0.1)
+        if not isinstance(make(), WrappedLoss):
+            half = make().to(dtype)(embeddings, LABELS)
+            _assert_close(half.float(), value, f"as {dtype}", rtol=0.1, atol=0.1)
     single, double = make()(batch(), LABELS), make().double()(batch(torch.float64), LABELS)
     assert double.dtype == torch.float64
     _assert_close(single.double(), double, "float32 and float64 differ", rtol=1e-4, atol=1e-5)
@@ -155,14 +244,21 @@ def check_label_dtypes(make: Make) -> None:
 def check_autocast_changes_nothing(make: Make) -> None:
     """Mixed precision around the loss does not reach into it."""
     plain, plain_gradient = value_and_gradient(make, batch(), LABELS)
+    embeddings = batch().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value, gradient = value_and_gradient(make, batch(), LABELS)
+        value = make()(embeddings, LABELS)
+        if not isinstance(make(), WrappedLoss):  # whose backward pass autocast does reach, inside of it
+            value.backward()
+    if embeddings.grad is None:
+        value.backward()
+    gradient = embeddings.grad
+    assert gradient is not None
     _assert_close(value, plain, "autocast changes the value")
     _assert_close(gradient, plain_gradient, "autocast changes the gradient")
 
 
 def check_poor_batches(make: Make) -> None:
-    """One class, nobody's kin, one sample, no sample: finite, and nothing is learnt from less than a pair."""
+    """One class, no positives, one sample, no sample: finite, and nothing is learnt from less than a pair."""
     poor = {
         "one class": torch.zeros_like(LABELS),
         "two samples of one class": torch.zeros(2, dtype=torch.long),
@@ -170,6 +266,8 @@ def check_poor_batches(make: Make) -> None:
         "one sample": torch.zeros(1, dtype=torch.long),
         "no sample": torch.zeros(0, dtype=torch.long),
     }
+    if isinstance(make(), WrappedLoss):
+        del poor["no sample"]  # which training never gives; most people's means fail there
     for what, labels in poor.items():
         value, gradient = value_and_gradient(make, batch()[: len(labels)], labels)
         assert torch.isfinite(value), f"{what}: the value is {value}"
@@ -180,7 +278,7 @@ def check_poor_batches(make: Make) -> None:
 
 
 def check_degenerate_embeddings(make: Make) -> None:
-    """Repeated images (also across classes), opposite ones and zero vectors: finite everywhere."""
+    """Repeated samples (also across classes), opposite ones and zero vectors: finite everywhere."""
     repeated = batch()
     repeated[1] = repeated[0]
     repeated[5] = repeated[0]
@@ -190,8 +288,8 @@ def check_degenerate_embeddings(make: Make) -> None:
     zero = batch()
     zero[[0, 4]] = 0
     cases = {
-        "repeated images": repeated,
-        "opposite images": opposite,
+        "repeated samples": repeated,
+        "opposite samples": opposite,
         "zero vectors": zero,
         "only zeros": torch.zeros_like(zero),
         "all equal": batch()[:1].repeat(len(LABELS), 1),
@@ -272,6 +370,22 @@ def check_validation_can_be_switched_off(make: Make) -> None:
     assert torch.equal(quick(batch(), LABELS), value)
 
 
+def check_values_of_samples(make: Make) -> None:
+    """Values per sample have the loss as their mean, and weights of 1 change nothing; gradients included."""
+    loss = make()
+    if isinstance(loss, WrappedLoss) or (complaint := _complaint(loss, batch(), LABELS, reduction="none")):
+        assert isinstance(loss, WrappedLoss) or "one value per" in complaint, complaint
+        return
+    value, gradient = value_and_gradient(make, batch(torch.float64), LABELS)
+    ones = torch.ones(len(LABELS), dtype=torch.float64)
+    by_sample = make().double()(batch(torch.float64), LABELS, reduction="none")
+    assert by_sample.shape == LABELS.shape, f"the values have shape {tuple(by_sample.shape)}"
+    _assert_close(by_sample.mean(), value, "the mean of the values is not the loss")
+    weighted, weighted_gradient = value_and_gradient(make, batch(torch.float64), LABELS, weights=ones)
+    _assert_close(weighted, value, "weights of 1 change the value")
+    _assert_close(weighted_gradient, gradient, "weights of 1 change the gradient")
+
+
 def check_references(make: Make) -> None:
     """A pair loss takes a memory, differentiates into it, and knows an empty one."""
     if not isinstance(make(), PairLoss):
@@ -346,20 +460,18 @@ def check_search_space(name: str) -> None:
         check_value_is_a_finite_scalar(maker(name, **dict(zip(where, corner, strict=True))))
 
 
-def _complaint(loss: Loss, embeddings: Tensor, labels: Tensor) -> str | None:
+def _complaint(loss: Loss, embeddings: Tensor, labels: Tensor, **keywords: Any) -> str | None:
     """What the loss says against its input, if anything."""
     try:
-        loss(embeddings, labels)
+        loss(embeddings, labels, **keywords)
     except ValueError as error:
         return str(error)
     return None
 
 
 def _is_random(make: Make) -> bool:
-    """Whether the value depends on the state of the loss's generator."""
+    """Whether the value depends on what the loss draws."""
     loss = make()
-    if not isinstance(loss, MinedPairLoss):
-        return False
     return len({loss(batch(torch.float64), LABELS).item() for _ in range(8)}) > 1
 
 
@@ -392,6 +504,7 @@ CHECKS: list[Callable[[Make], None]] = [
     check_param_groups,
     check_bad_inputs_are_refused,
     check_validation_can_be_switched_off,
+    check_values_of_samples,
     check_references,
     check_pair_label_values,
     check_pair_weights,

@@ -105,7 +105,7 @@ class WrappedLoss(Loss):
             rows = at_least_float32(embeddings)
             if self.validate:
                 check_finite(rows.detach())
-            value = self.loss(rows, labels, **taken)
+            value = self.loss(rows, labels.long() if labels.dim() == 1 else labels, **taken)
             wanted = 1 if taken.get("reduction") == "none" else 0
             if not isinstance(value, Tensor) or value.dim() != wanted:
                 shape = (

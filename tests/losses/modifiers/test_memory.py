@@ -178,18 +178,38 @@ def test_any_float_dtype(dtype):
         assert embeddings.grad.dtype == dtype
 
 
-def test_autocast_and_raw_inner_products_survive_backward_after_storing():
-    class Raw(losses.PairLoss):
-        normalised = False
+@pytest.mark.parametrize("raw", [True, False], ids=["inner products", "cosines"])
+def test_autocast_and_raw_inner_products_survive_backward_after_storing(raw):
+    """Storing overwrites the queue that backward still needs; autocast must change nothing of either."""
+
+    class Pushing(losses.PairLoss):
+        on_sphere = not raw
 
         def value(self, S, pairs):
             return (S * pairs.negative).sum()
 
-    memory = CrossBatchMemory(Raw(), size=8)
+    with_autocast, plain = CrossBatchMemory(Pushing(), size=8), CrossBatchMemory(Pushing(), size=8)
     for embeddings, labels, ids in batches(4):
+        alone = embeddings.detach().clone().requires_grad_()
+        stored = plain.recall() if plain.filled else None
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            value = memory(embeddings, labels, ids)
+            value = with_autocast(embeddings, labels, ids)
         value.backward()
+        expected = plain(alone, labels, ids)
+        expected.backward()
+        assert torch.equal(value, expected)
+        assert torch.equal(embeddings.grad, alone.grad)
+        rows = alone.detach() if raw else torch.nn.functional.normalize(alone.detach())
+        others = (labels[:, None] != labels).float()
+        by_hand = 2 * others @ rows
+        if stored is not None:
+            queue = stored[0] if raw else torch.nn.functional.normalize(stored[0])
+            by_hand = by_hand + (labels[:, None] != stored[1]).float() @ queue
+        if raw:
+            torch.testing.assert_close(alone.grad, by_hand)
+        else:
+            tangent = by_hand - rows * (rows * by_hand).sum(1, keepdim=True)
+            torch.testing.assert_close(alone.grad, tangent / alone.detach().norm(dim=1, keepdim=True))
 
 
 def test_learnable_parameters_of_the_loss_are_found():
