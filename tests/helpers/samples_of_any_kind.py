@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearkin.data import ImageArray, ImageSet
+from nearkin.data import ImageArray, SampleSet
 
 SENTENCES = {
     "weather": ["Rain in the evening.", "Sunny", "Snow above 800 metres; roads may be closed " * 6],
@@ -42,17 +42,17 @@ def coloured_noise(channels: int) -> Tensor:
     return torch.randint(100, 156, (24, channels, 12, 12), generator=generator, dtype=torch.uint8)
 
 
-def samples_of_kind(kind: str) -> ImageSet:
+def samples_of_kind(kind: str) -> SampleSet:
     """A small split: images with 1 to 5 channels, texts, vectors, or things that cannot be drawn."""
     if kind.startswith("images"):
         pixels = coloured_noise(int(kind.removeprefix("images")))
-        return ImageSet(ImageArray(pixels), torch.arange(24) // 4)
+        return SampleSet(ImageArray(pixels), torch.arange(24) // 4)
     if kind == "texts":
         labels = [name for name, texts in SENTENCES.items() for _ in texts]
-        return ImageSet(AnySamples([text for texts in SENTENCES.values() for text in texts]), labels)
+        return SampleSet(AnySamples([text for texts in SENTENCES.values() for text in texts]), labels)
     vectors = torch.randn(24, 200, generator=torch.Generator().manual_seed(0))
     items: Sequence[Any] = list(vectors) if kind == "vectors" else [object() for _ in range(24)]
-    return ImageSet(AnySamples(items), torch.arange(24) // 4)
+    return SampleSet(AnySamples(items), torch.arange(24) // 4)
 
 
 KINDS = ("images1", "images3", "images4", "images5", "texts", "vectors", "things")

@@ -7,16 +7,15 @@ import pytest
 import torch
 from interruptions import Interruption, StopAtBatch
 from running import execute, new_run
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from nearkin import losses
 from nearkin.data import ImageArray, SampleSet
 from nearkin.language import guidance
-from nearkin.language.guidance import guided_by_language
 from nearkin.networks import timm_models
 from nearkin.recipe import Recipe, RecipeError
-from nearkin.training import Observer
+from nearkin.training import Observer, Run
 
 
 class LetterCounts:
@@ -36,6 +35,20 @@ def encoder(monkeypatch):
     encoder = LetterCounts()
     monkeypatch.setattr(guidance, "text_encoder", lambda name: encoder)
     return encoder
+
+
+@pytest.fixture
+def last_checkpoints(monkeypatch):
+    """The tensors of the last checkpoint of every run, by the name of its directory."""
+    kept: dict[str, dict[str, Tensor]] = {}
+    write = Run.write_checkpoint
+
+    def written(run, step, checkpoint):
+        kept[run.path.name] = {name: tensor.clone() for name, tensor in checkpoint.tensors.items()}
+        write(run, step, checkpoint)
+
+    monkeypatch.setattr(Run, "write_checkpoint", written)
+    return kept
 
 
 def with_language(values, loss="multi_similarity", **language):
@@ -61,7 +74,9 @@ def test_guidance_changes_the_training_and_weight_zero_does_not(small_recipe, en
 
 
 @pytest.mark.parametrize("loss", ["multi_similarity", "proxy_anchor"])
-def test_an_interrupted_run_ends_with_the_same_result(loss, small_recipe, encoder, tmp_path):
+def test_an_interrupted_run_ends_with_the_same_result(
+    loss, small_recipe, encoder, tmp_path, last_checkpoints
+):
     values = with_language(small_recipe, loss)
     whole = finish(tmp_path / "whole", values)
     run = new_run(tmp_path / "broken", Recipe.parse(values))
@@ -69,23 +84,22 @@ def test_an_interrupted_run_ends_with_the_same_result(loss, small_recipe, encode
         execute(run, StopAtBatch(8))
     encoder.letters = "abcde" * 5 + "z"  # what was said at the beginning counts, and it is in the checkpoint
     assert finish(run.path, values) == whole
-    files = [sorted((tmp_path / name / "checkpoint").glob("step-*"))[-1] for name in ("whole", "broken")]
-    first, second = map(load_file, files)
+    first, second = last_checkpoints["whole"], last_checkpoints["broken"]
     assert "loss.class_units" in first
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_guidance_goes_around_a_memory(small_recipe, encoder, tmp_path):
+def test_guidance_goes_around_a_memory(small_recipe, encoder, tmp_path, last_checkpoints):
     values = copy.deepcopy(with_language(small_recipe, "contrastive"))
     values["loss"]["memory"] = {"size": 80}
     finish(tmp_path / "run", values)
-    last = sorted((tmp_path / "run" / "checkpoint").glob("step-*"))[-1]
-    assert {"loss.class_units", "loss.loss.embeddings"} <= set(load_file(last))
+    assert {"loss.class_units", "loss.loss.embeddings"} <= set(last_checkpoints["run"])
 
 
 def test_without_a_language_table_the_loss_is_left_alone(small_recipe):
-    loss = losses.build("contrastive")
-    assert guided_by_language(Recipe.parse(small_recipe), loss, None, Observer()) is loss
+    task = Recipe.parse(small_recipe | {"loss": {"name": "contrastive"}}).build()
+    loss = task.loss(task.data.train, 16, torch.Generator(), Observer())
+    assert type(loss) is losses.Contrastive
 
 
 def test_settings_reach_the_loss(small_recipe, encoder):
@@ -95,7 +109,7 @@ def test_settings_reach_the_loss(small_recipe, encoder):
         [0, 1],
         ["U+0041 A latin capital letter a", "U+0042 B latin capital letter b"],
     )
-    loss = guided_by_language(recipe, losses.build("contrastive"), images, Observer())
+    loss = recipe.build().loss(images, 16, torch.Generator(), Observer())
     assert (loss.weight, loss.shift) == (3.0, 0.5)
     assert encoder.asked == [["the sign latin capital letter a", "the sign latin capital letter b"]]
 
@@ -117,7 +131,7 @@ def test_pseudo_labels_from_a_recipe(small_recipe, encoder, tmp_path, monkeypatc
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (6, 1, 16, 16), generator=generator, dtype=torch.uint8)
     images = SampleSet(ImageArray(pixels), ["00001", "00002", "00003"] * 2)
-    loss = guided_by_language(recipe, losses.build("contrastive"), images, Observer())
+    loss = recipe.build().loss(images, 16, torch.Generator(), Observer())
     assert loss.class_units.shape == (3, 2 * 26)
     assert all(prompt.startswith("a photo of a ") for prompt in encoder.asked[0])
 
@@ -129,7 +143,7 @@ def test_a_recipe_with_language_is_written_and_read(tmp_path):
     assert Recipe.read(tmp_path / "recipe.toml") == recipe
     changed = Recipe.read(tmp_path / "recipe.toml", ["loss.language.weight=5.5"])
     assert changed.loss.language.weight == 5.5
-    assert "language" not in Recipe.parse({}).to_toml()
+    assert "[loss.language]" not in Recipe.parse({}).to_toml()
 
 
 @pytest.mark.parametrize(

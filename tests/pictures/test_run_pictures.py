@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from samples_of_any_kind import KINDS, SENTENCES, samples_of_kind
 
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.pictures.run import (
     contact_sheet,
     embedding_map,
@@ -25,7 +25,7 @@ THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme
 
 
 @pytest.fixture(params=KINDS)
-def samples(request) -> ImageSet:
+def samples(request) -> SampleSet:
     return samples_of_kind(request.param)
 
 
@@ -47,12 +47,12 @@ def words_in(path: Path) -> str:
     return " ".join("".join(element.itertext()) for element in found)
 
 
-def classes_apart(samples: ImageSet) -> torch.Tensor:
+def classes_apart(samples: SampleSet) -> torch.Tensor:
     noise = torch.randn(len(samples), samples.num_classes, generator=torch.Generator().manual_seed(0))
     return torch.eye(samples.num_classes)[samples.labels] + 0.01 * noise
 
 
-def classes_mixed(samples: ImageSet) -> torch.Tensor:
+def classes_mixed(samples: SampleSet) -> torch.Tensor:
     """The nearest neighbours of a sample are those at the same place in the other classes."""
     place = torch.arange(len(samples)) % (len(samples) // samples.num_classes)
     return torch.eye(int(place.max()) + 1)[place] + 0.01 * torch.randn(len(samples), int(place.max()) + 1)

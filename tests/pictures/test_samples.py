@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from samples_of_any_kind import AnySamples, samples_of_kind
 
-from nearkin.data import ImageSet
+from nearkin.data import SampleSet
 from nearkin.pictures.samples import fitted, pixels, portrait, shown, strip_pixels, text_width
 from nearkin.pictures.style import DARK, LIGHT, POINTS_PER_INCH, styled
 
@@ -37,7 +37,7 @@ def test_what_is_transparent_is_white():
 
 def test_a_vector_is_a_strip_of_its_numbers():
     vector = torch.tensor([4.0, 0.0, -2.0, float("nan")])
-    seen = portrait(ImageSet(AnySamples([vector, vector]), [0, 1]), 1)
+    seen = portrait(SampleSet(AnySamples([vector, vector]), [0, 1]), 1)
     assert seen.text == "sample 1"
     assert seen.strip.tolist() == [1.0, 0.0, -0.5, 0.0]
     for theme in (LIGHT, DARK):
@@ -78,6 +78,6 @@ def test_a_text_fits_its_box(text, size):
 def test_samples_that_stand_for_others_show_the_others():
     activations = AnySamples([torch.randn(8), torch.randn(8)])
     activations.samples = AnySamples(["a text", "another"])
-    seen = portrait(ImageSet(activations, [0, 1]), 1)
+    seen = portrait(SampleSet(activations, [0, 1]), 1)
     assert seen.text == "another"
     assert seen.strip is None

@@ -48,8 +48,11 @@ class LabelledSamples(Protocol):
 
 
 def samples_of(labelled: LabelledSamples) -> Any:
-    """The samples of a split, without their labels."""
-    return labelled.samples  # type: ignore[attr-defined]
+    """The samples of a split, without their labels; not what is computed from them and stands for them."""
+    samples: Any = labelled.samples  # type: ignore[attr-defined]
+    while getattr(samples, "samples", None) is not None:
+        samples = samples.samples
+    return samples
 
 
 @dataclass(frozen=True)
