@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -108,6 +109,8 @@ class Run:
         if run.writes:
             try:
                 run._check_directory()
+                if not run.finished:
+                    _check_writable(run.path)
             except OSError as error:
                 raise RunError(f"cannot write to {path}: {error.strerror or error}") from None
         return run
@@ -379,6 +382,13 @@ class Run:
     def _epochs(self) -> int:
         rows = self.metrics()
         return int(rows[-1]["epoch"]) if rows else 0
+
+
+def _check_writable(path: Path) -> None:
+    """Raise the ``OSError`` that writing there would, and leave nothing: before an hour of work, not after."""
+    folder = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def lock_of(path: Path) -> FileLock:
