@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from nearkin.protocols import execute
-from nearkin.training import Recipe, Run
+from nearkin.recipe import Recipe
+from nearkin.training import Run
 
 
 @pytest.fixture
@@ -39,11 +40,13 @@ def test_weights_of_made_up_and_of_given_embeddings(explain, tmp_path):
 def test_weights_of_a_run_are_those_of_its_own_loss(explain, small_recipe, tmp_path):
     small_recipe["training"]["epochs"] = 1
     recipe = Recipe.parse(small_recipe | {"loss": {"name": "contrastive", "margin": 0.4}}, source="test")
-    run = Run.open(tmp_path / "run", recipe)
+    task = recipe.build()
+    run = Run.open(tmp_path / "run", task.description)
+    run.begin()
     code, _, err = explain("weights", "--run", tmp_path / "run")
     assert code == 2
     assert "is not finished" in err
-    execute(run)
+    execute(task, run)
     of_run = ("weights", "--run", tmp_path / "run", "--classes", 3)
     assert explain(*of_run, "-o", "train.svg")[0] == 0
     assert explain(*of_run, "--split", "test", "-o", "test.svg")[0] == 0

@@ -6,21 +6,23 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from nearkin.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
+from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOption
 from nearkin.cli.explain import explain_app
 from nearkin.cli.tournament import tournament
 from nearkin.cli.tune import tune
 
+if TYPE_CHECKING:
+    from nearkin.recipe import Recipe
+
 app = typer.Typer(
     name="nearkin",
-    help="Deep metric learning: learn embeddings whose nearest neighbours are kin.",
+    help="Deep metric learning: learn embeddings in which samples of a class are nearest neighbours.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -30,19 +32,13 @@ losses_app = typer.Typer(help="The losses: what they are and when to use them.",
 datasets_app = typer.Typer(help="The data sets: what they hold and how they look.", no_args_is_help=False)
 app.add_typer(losses_app, name="losses")
 app.add_typer(datasets_app, name="datasets")
-app.command()(tournament)
-app.command()(tune)
-app.command()(benchmark)
+app.command(cls=Command)(tournament)
+app.command(cls=Command)(tune)
+app.command(cls=Command)(benchmark)
 app.add_typer(explain_app, name="explain")
 
 _INTERRUPTED = 130  # as shells count Ctrl-C
-
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", "-s", metavar="KEY=VALUE", help="Change the recipe, e.g. loss.margin=0.2; repeatable."
-    ),
-]
+_LONGEST_ERROR = 2000  # characters
 
 
 def main() -> None:
@@ -50,93 +46,139 @@ def main() -> None:
     warnings.showwarning = _show_warning
     keep_freed_memory()
     try:
-        app()
-    except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:
-        if os.environ.get("NEARKIN_DEBUG"):
+        code = app(standalone_mode=False)
+    except Exception as error:
+        if os.environ.get("NEARKIN_DEBUG") or not _is_mistake(error):
             raise
-        _say(f"[bold red]nearkin:[/] {_one_line(error)}")
+        say("nearkin:", _one_line(error), style="bold red")
         sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(line: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(line)
+def _is_mistake(error: Exception) -> bool:
+    """Whether an error speaks to the user; whatever else is a fault of ours, and shows where."""
+    spoken = (ValueError, OSError, RuntimeError, MemoryError, ModuleNotFoundError)
+    return isinstance(error, spoken) or hasattr(error, "format_message")
+
+
+def say(who: str, line: str, *, style: str = "") -> None:
+    """A line on standard error."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True, soft_wrap=True, highlight=False).print(Text.assemble((who, style), " ", line))
 
 
 def _one_line(error: Exception) -> str:
-    return escape(" ".join(str(error).split()) or type(error).__name__)
+    told = error.format_message() if hasattr(error, "format_message") else str(error)
+    line = " ".join(str(told).split())
+    if isinstance(error, MemoryError):
+        line = f"there is not enough memory. {line}".strip()
+    if len(line) > _LONGEST_ERROR:
+        line = line[:_LONGEST_ERROR] + " …"
+    return line or type(error).__name__
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"[yellow]warning:[/] {message}")
+    say("warning:", " ".join(str(message).split()), style="yellow")
 
 
-@app.command()
+@app.command(cls=Command)
 def train(
-    recipe: Annotated[
-        Path | None, typer.Argument(help="A recipe (TOML); without one, the embedded data set is learnt.")
-    ] = None,
+    recipe: RecipeArgument = None,
+    *,
     settings: SetOption = None,
+    imports: ImportOption = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The run's directory; by default one under runs/.")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The network starts from these: a file, or imagenet to download."),
     ] = None,
     skip_bad: Annotated[
         bool,
         typer.Option("--skip-bad", help="Leave out images that cannot be read, and say so in the result."),
     ] = False,
     show_recipe: Annotated[
-        bool, typer.Option("--show-recipe", help="Print the full recipe and stop.")
+        bool, typer.Option("--show-recipe", help="Print the recipe with every key, and stop.")
     ] = False,
 ) -> None:
     """Train an embedding, or go on with a run that was stopped: the same command does both."""
-    from nearkin.cli.display import TrainingDisplay, print_run
-    from nearkin.cli.views import draw_run
-    from nearkin.protocols import execute
-    from nearkin.recipe.recipe import override
-    from nearkin.training import Recipe, Run
+    from nearkin.api import train_recipe
+    from nearkin.display import observer_for
     from nearkin.training.distributed import leave_other_processes
 
-    settings = [*(settings or []), *(["data.skip_bad=true"] if skip_bad else [])]
-    chosen = Recipe.read(recipe, settings) if recipe else Recipe.parse(override({}, settings), source="--set")
+    more = {"network.weights": weights, "data.skip_bad": skip_bad or None}
+    chosen = recipe_from(recipe, settings, imports, more)
     if show_recipe:
-        typer.echo(chosen.to_toml())
+        typer.echo(chosen.to_toml(), nl=False)
         return
-    run = Run.open(output or default_output(chosen), chosen)
-    if not run.writes:  # one of several processes, and not the one that talks
-        execute(run)
-        leave_other_processes()
-        return
-    display = TrainingDisplay(run)
+    display = observer_for(True)
     try:
-        finished = execute(run, display)
+        run = train_recipe(chosen, output=output, progress=display)
         leave_other_processes()
-        pictures = draw_run(finished, display)
+        if not run.writes:  # one of several processes, and not the one that talks
+            return
+        from nearkin.cli.views import draw_run
+
+        pictures = draw_run(run, display)
     except KeyboardInterrupt:
-        _say("[bold yellow]nearkin:[/] stopped. The same command goes on from the last checkpoint")
-        raise typer.Exit(_INTERRUPTED) from None
-    print_run(finished, pictures)
+        raise stopped(display) from None
+    from nearkin.cli.display import print_run
+
+    print_run(run, pictures)
 
 
-def default_output(recipe: Any) -> Path:
-    """Where a run goes if nobody says: ``runs/glyphs-convnet64-proxy_anchor-seed0``."""
-    network = recipe.network.name.replace(":", "_").replace("/", "_")
-    name = f"{recipe.data.name}-{network}{recipe.network.embedding_dim}-{recipe.loss.name}-seed{recipe.seed}"
-    return Path("runs") / name
+def stopped(display: Any = None) -> typer.Exit:
+    """What Ctrl-C ends in: a line that says how to go on, and the exit code that shells expect."""
+    if display is not None:
+        display.end()
+    say("nearkin:", "stopped. The same command goes on from the last checkpoint", style="bold yellow")
+    return typer.Exit(_INTERRUPTED)
 
 
-@app.command()
+def recipe_from(
+    argument: str | None,
+    settings: list[str] | None,
+    imports: list[str] | None = None,
+    more: dict[str, Any] | None = None,
+) -> Recipe:
+    """The recipe that a command line describes: a word, ``--set``, ``--import`` and other options."""
+    from nearkin.recipe import Recipe, override
+    from nearkin.recipe.objects import from_argument
+
+    values = override({} if argument is None else from_argument(argument), settings or [])
+    if imports:
+        there = values.get("imports", [])
+        values["imports"] = [*([there] if isinstance(there, str) else there), *imports]
+    recipe = Recipe.parse(values, source="--set" if argument is None else argument)
+    said = {key: value for key, value in (more or {}).items() if value is not None}
+    return recipe.changed(said) if said else recipe
+
+
+@app.command(cls=Command)
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A finished run's directory.")],
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the data is now, if it is not where it was.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and no pictures.")] = False,
 ) -> None:
     """Look into a finished run: scores with intervals, clusters, confusions, doubtful labels, pictures."""
-    from nearkin.cli.display import TrainingDisplay, print_examination
-    from nearkin.cli.views import draw_run
-    from nearkin.protocols import examine
-    from nearkin.training import Run
+    from rich.console import Console
 
-    existing = Run.existing(run)
-    display = TrainingDisplay(existing)
-    found = examine(existing, display)
-    print_examination(found, draw_run(found.finished, display))
+    from nearkin import api
+    from nearkin.cli.display import print_examination
+    from nearkin.cli.views import draw_run
+    from nearkin.display import observer_for
+
+    display = observer_for(True, on=Console(stderr=True, soft_wrap=True, highlight=False) if json else None)
+    found = api.evaluate(run, data_root, progress=display)
+    if json:
+        typer.echo(found.file.read_text(encoding="utf-8"))
+        return
+    print_examination(found, draw_run(found.run, display, found.opened))
 
 
 @losses_app.callback(invoke_without_command=True)
@@ -148,7 +190,7 @@ def losses(context: typer.Context) -> None:
         print_losses()
 
 
-@losses_app.command("show")
+@losses_app.command("show", cls=Command)
 def losses_show(name: Annotated[str, typer.Argument(help="A loss, such as multi_similarity.")]) -> None:
     """Print a loss's equation, defaults, source and when to use it."""
     from nearkin.cli.display import print_loss
@@ -165,7 +207,7 @@ def datasets(context: typer.Context) -> None:
         print_data_sets()
 
 
-@datasets_app.command("show")
+@datasets_app.command("show", cls=Command)
 def datasets_show(
     name: Annotated[str, typer.Argument(help="A data set, such as glyphs.")],
     root: Annotated[Path | None, typer.Option(help="The folder that holds it.")] = None,
@@ -178,7 +220,7 @@ def datasets_show(
     from nearkin.cli.display import print_data_set
     from nearkin.data import build
     from nearkin.pictures.run import contact_sheet
-    from nearkin.recipe.recipe import override
+    from nearkin.recipe import override
 
     data_set = build(name, root, **override({}, settings or []))
     picture = output or Path(f"{name}.png")
@@ -186,20 +228,25 @@ def datasets_show(
     print_data_set(data_set, picture)
 
 
-@datasets_app.command("check")
+@datasets_app.command("check", cls=Command)
 def datasets_check(
     root: Annotated[Path, typer.Argument(help="The folder that holds it.")],
     name: Annotated[str, typer.Option(help="Which data set it is.")] = "folder",
     settings: SetOption = None,
 ) -> None:
     """Decode every image and list those that cannot be read; exit code 1 if there are any."""
-    from nearkin.cli.display import checking_progress, print_bad_images
+    from nearkin.cli.display import print_bad_images
     from nearkin.data import build, check_images
-    from nearkin.recipe.recipe import override
+    from nearkin.display import observer_for
+    from nearkin.recipe import override
 
     data_set = build(name, root, **override({}, settings or []))
-    with checking_progress() as progress:
-        bad = check_images(data_set, progress=progress)
+    display = observer_for(True)
+    display.stage("checking images")
+    try:
+        bad = check_images(data_set, progress=display.progress)
+    finally:
+        display.end()
     print_bad_images(data_set, bad)
     if bad:
         raise typer.Exit(1)

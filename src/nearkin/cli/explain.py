@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearkin.cli.commands import Command
+
 if TYPE_CHECKING:
     from nearkin.explain import Batch, LossChoice, Measurement
 
@@ -45,7 +47,7 @@ class Split(str, Enum):
     test = "test"
 
 
-@explain_app.command("forces")
+@explain_app.command("forces", cls=Command)
 def explain_forces(
     names: LossesArgument = None,
     layout: Annotated[
@@ -88,7 +90,7 @@ def explain_forces(
     _say_where(output)
 
 
-@explain_app.command("weights")
+@explain_app.command("weights", cls=Command)
 def explain_weights(
     names: LossesArgument = None,
     *,
@@ -129,19 +131,25 @@ def explain_weights(
 
 def _batch_of_run(path: Path, split: Split, size: dict[str, int]) -> tuple[Batch, LossChoice]:
     """A batch as a finished run's network embeds it, and the run's loss."""
+    from nearkin import api
+    from nearkin.display import observer_for
     from nearkin.explain import Batch, LossChoice, draw_balanced
-    from nearkin.protocols import open_data
-    from nearkin.training import Run, RunError, load_network
-    from nearkin.training.engine import embed_as
+    from nearkin.recipe import Recipe
+    from nearkin.training import Run
 
     existing = Run.existing(path)
-    if existing.result() is None:
-        raise RunError(f"{path} is not finished: run nearkin train with the same recipe and output to go on")
-    recipe = existing.recipe
-    data_set = open_data(recipe)
-    images = data_set.train if split is Split.train else data_set.require_test()
-    chosen, labels = draw_balanced(images.labels, **size)
-    rows = embed_as(recipe, load_network(existing), images.select(chosen))
+    network_of_run = existing.result.networks  # says that the run is not finished, if so
+    if len(network_of_run) > 1:
+        raise ValueError(f"{path} has a network per fold: give one of them, such as {path / 'fold-00'}")
+    recipe = Recipe.parse(existing.terms, source=str(path))
+    display = observer_for(True)
+    try:
+        data_set = api.data_of(existing, observer=display)
+        samples = data_set.train if split is Split.train else data_set.require_test()
+        chosen, labels = draw_balanced(samples.labels, **size)
+        rows = api.embedders_of(existing)[0].embed(samples.select(chosen))
+    finally:
+        display.end()
     title = f"{recipe.data.name}, {split.value} classes"
     return Batch(rows.float().cpu(), labels, title), LossChoice(recipe.loss.name, recipe.loss.keywords)
 
@@ -169,7 +177,7 @@ def _batch_of_file(path: Path, size: dict[str, int]) -> Batch:
     return Batch(torch.from_numpy(rows).float()[chosen], batch_labels, path.name)
 
 
-@explain_app.command("similarities")
+@explain_app.command("similarities", cls=Command)
 def explain_similarities(
     names: LossesArgument = None,
     pair: Annotated[Pair, typer.Option(help="Whose weight is watched.")] = Pair.negative,
@@ -201,7 +209,7 @@ def _print_measured(measured: list[Measurement], pair: Pair) -> None:
     """The measured table beside the printed one, and where they differ."""
     from rich.table import Table
 
-    from nearkin.cli.display import console
+    from nearkin.display import console
     from nearkin.explain.similarities import CHANGES, differences, in_words, mark
 
     table = Table(box=None, pad_edge=False)
@@ -243,6 +251,6 @@ def _choices(names: list[str] | None) -> list[LossChoice]:
 
 
 def _say_where(picture: Path) -> None:
-    from nearkin.cli.display import console
+    from nearkin.display import console
 
     console.print(f"picture   {picture}")

@@ -7,16 +7,14 @@ from typing import Annotated
 
 import typer
 
+from nearkin.cli.commands import ImportOption, RecipeArgument, SetOption
+
 
 def tune(
-    recipe: Annotated[
-        Path | None, typer.Argument(help="A recipe (TOML); without one, the embedded data set is learnt.")
-    ] = None,
+    recipe: RecipeArgument = None,
     *,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change the recipe of all trials; repeatable."),
-    ] = None,
+    settings: SetOption = None,
+    imports: ImportOption = None,
     ranges: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,26 +48,32 @@ def tune(
 
     The same command goes on with a search that was stopped.
     """
-    from nearkin.cli.app import default_output
-    from nearkin.cli.display import TrainingDisplay, print_run
-    from nearkin.cli.search_display import SearchDisplay, print_search
+    from nearkin import api
+    from nearkin.cli.app import recipe_from, stopped
+    from nearkin.cli.display import print_run
+    from nearkin.cli.search_display import print_search
     from nearkin.cli.views import draw_run
-    from nearkin.recipe.recipe import override
-    from nearkin.training import Recipe
+    from nearkin.display import observer_for
     from nearkin.tuning.drawing import draw
-    from nearkin.tuning.plan import plan_search
-    from nearkin.tuning.search import Search
 
-    settings = settings or []
-    chosen = Recipe.read(recipe, settings) if recipe else Recipe.parse(override({}, settings), source="--set")
-    plan = plan_search(chosen, ranges or [], sampler=sampler, pruner=pruner)
-    run = default_output(chosen)
-    search = Search.open(output or run.with_name(f"tune-{run.name}"), plan)
-    search.run(trials, jobs=jobs, observer=SearchDisplay(search))
-    print_search(search, draw(search))
-    if search_only:
-        return
-    best = search.best_run()
-    display = TrainingDisplay(best)
-    finished = search.finish(display)
-    print_run(finished, draw_run(finished, display))
+    chosen = recipe_from(recipe, settings, imports)
+    try:
+        search = api.tune(
+            chosen,
+            ranges=ranges or [],
+            trials=trials,
+            sampler=sampler,
+            pruner=pruner,
+            jobs=jobs,
+            output=output,
+            search_only=True,
+        )
+        print_search(search, draw(search))
+        if search_only:
+            return
+        display = observer_for(True)
+        run = search.finish(display)
+        pictures = draw_run(run, display)
+    except KeyboardInterrupt:
+        raise stopped() from None
+    print_run(run, pictures)

@@ -385,7 +385,7 @@ class Run:
 
 
 def _check_writable(path: Path) -> None:
-    """Raise the ``OSError`` that writing there would, and leave nothing: before an hour of work, not after."""
+    """Raise the ``OSError`` that writing there would raise, and leave nothing."""
     folder = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     with tempfile.TemporaryFile(dir=folder):
         pass

@@ -1,0 +1,53 @@
+"""How commands take their options: shared by all of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="KEY=VALUE", help="Change the recipe, e.g. loss.margin=0.2; repeatable."
+    ),
+]
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import a module first, which registers losses, networks or whatever else; repeatable.",
+    ),
+]
+RecipeArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RECIPE.toml|FOLDER|TABLE.csv|NAME]",
+        help="A recipe, a folder of images, a table of images and labels, or the name of a data set; without "
+        "one, the embedded data set glyphs is learnt.",
+    ),
+]
+
+
+class Command(TyperCommand):
+    """A command whose options do not swallow each other: ``--output --show-recipe`` is a mistake."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an option whose value is another option."""
+        options = {
+            name: parameter
+            for parameter in self.params
+            if parameter.param_type_name == "option"
+            for name in (*parameter.opts, *parameter.secondary_opts)
+        }
+        for name, value in pairwise(args):
+            if name == "--":
+                break
+            option = options.get(name)
+            takes_value = option is not None and not getattr(option, "is_flag", False)
+            if takes_value and (value.startswith("--") or value in options):
+                raise ValueError(f"{name} needs a value, and {value[:80]} is an option: say {name}=VALUE")
+        return super().parse_args(ctx, args)
