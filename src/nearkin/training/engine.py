@@ -182,6 +182,8 @@ class _Training:
                 initialise_head_with_pca(self.embedder.network, self._embed(self.samples, what="features"))
                 if self.average is not None:
                     self.average.restart()
+            if self.validation is not None:
+                self.observer.stage("scoring the untrained network")
             self._score_epoch(seconds=0.0)
         else:
             self._restore(checkpoint)
@@ -189,7 +191,7 @@ class _Training:
         self.run.write_metrics(self.rows)
         self.watchdogs.begin(self.sampler, self.network)
         self.observer.begin(
-            epochs=self.settings.epochs, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
+            epochs=self.settings.last_epoch, batches=len(self.sampler), epoch=self.epoch, batch=self.batch
         )
         try:
             while self.epoch < self.settings.last_epoch:
@@ -334,7 +336,7 @@ class _Training:
         """All samples through the present network, the work shared between processes; on the CPU."""
         self.processes.copy_from_first(self.embedder.network.buffers())
         share = samples if self.processes.count == 1 else samples.select(self.processes.share(len(samples)))
-        rows = self.embedder.embed(share, what=what)
+        rows = self.embedder.embed(share, what=what, progress=self.observer.progress)
         return self.processes.gather(rows.to(self.accelerator.device), len(samples)).cpu()
 
     def _finish(self) -> NetworkResult:
