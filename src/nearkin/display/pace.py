@@ -85,8 +85,8 @@ class TrainingPace:
         return ((self.fold - 1) * self.epochs + epoch) * self.batches + batch
 
     def left(self) -> float | None:
-        """Seconds until all folds are trained; ``None`` as long as nothing is known."""
-        if not self._worked:
+        """Seconds until all folds are trained; ``None`` as long as nothing is known, and when they are."""
+        if not self._worked or self.done >= self.total:
             return None
         return (self._clock() - self._started) / self._worked * (self.total - self.done)
 
@@ -104,11 +104,13 @@ class StagePace:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._began: tuple[int, float] | None = None
+        self._done = 0
 
     def left(self, done: int, total: int) -> float | None:
         """Seconds until ``total`` is reached, by the time since the first question."""
         now = self._clock()
-        if self._began is None or done < self._began[0]:
+        if self._began is None or done < self._done:  # another part of the stage counts from 0 again
             self._began = done, now
+        self._done = done
         first, began = self._began
         return (now - began) / (done - first) * (total - done) if done > first else None
