@@ -16,6 +16,7 @@ from nearkin.atomic import write_json
 from nearkin.data import Preprocessing
 from nearkin.data.transforms import Transform
 from nearkin.networks import Embedder, Network, WrappedNetwork
+from nearkin.registry import shortened
 from nearkin.tensor_files import DamagedFileError, read_tensors, write_tensors
 
 _FORMAT = 1
@@ -133,13 +134,15 @@ def import_object(path: str) -> Any:
     'Linear'
     """
     module_name, _, name = path.partition(":")
+    shown = shortened(path)[1:-1]
+    importlib.import_module("nearkin.torchvision_import")  # the module may well import torchvision
     try:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
-        raise ValueError(f"{path}: cannot import {module_name}: {error}") from None
+        raise ValueError(f"{shown}: cannot import {shortened(module_name)[1:-1]}: {error}") from None
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"{path}: {module_name} has no {name}")
+            raise ValueError(f"{shown}: {module_name} has no {shortened(name)[1:-1]}")
         found = getattr(found, part)
     return found
 

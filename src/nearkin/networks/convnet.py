@@ -30,6 +30,8 @@ def convnet(*, channels: int = 1, size: int = 32, width: int = 16) -> Backbone:
     """
     if size < 16:
         raise ValueError(f"size={size}: four poolings need an input of at least 16 pixels")
+    if width < 1 or channels < 1:
+        raise ValueError(f"width={width} and channels={channels} must be at least 1")
     widths = [channels, width, 2 * width, 4 * width, 8 * width]
     blocks = [_block(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)]
     preprocessing = Preprocessing(size=size, mean=(0.5,) * channels, std=(0.25,) * channels)

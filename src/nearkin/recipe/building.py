@@ -335,7 +335,10 @@ def _transforms(
     choice, reasons = settings.transform, {}
     if choice.name is None and "data.transform" not in recipe.objects:
         name, reason = _fitting_transform(samples, preprocessing)
-        choice, reasons = TransformRecipe(name=name), {"data.transform": f"{name}: {reason}"}
+        choice, reasons = (
+            TransformRecipe(name=name, **choice.keywords),
+            {"data.transform": f"{name}: {reason}"},
+        )
     outside = settings.evaluation_transform
     training, spec = _transform(recipe, "data.transform", choice, preprocessing, train=True)
     evaluation, spec = _transform(

@@ -18,6 +18,11 @@ PYTHON = "python:"
 """Begins the name of an object that was given in Python and cannot be named otherwise."""
 
 
+LARGEST_SEED = 2**63 - 1
+_LARGEST = 1e9
+_SMALLEST = 1e-37  # about the smallest number that float32 holds with all its digits
+
+
 class Section(BaseModel):
     """A table of the recipe. Unknown keys are errors; nothing changes after it is made."""
 
@@ -62,7 +67,20 @@ class Choice(Section):
                 hint = nearest_name(keyword, [*known, *own])
                 raise ValueError(f"{self.registry.kind} {self.name!r} has no keyword {keyword!r}: {hint}")
             _check_type(keyword, value, known[keyword])
+        self._check_required()
         return self
+
+    def _check_required(self) -> None:
+        """Refuse a class of one's own whose constructor needs more than the recipe says."""
+        assert self.name is not None
+        maker = type(self).maker(self.name)
+        if self.name in self.registry or not inspect.isclass(maker):
+            return
+        given = {*self.keywords, *self.given_elsewhere, *type(self).model_fields, "embedding_size"}
+        for key, parameter in _parameters(maker).items():
+            named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            if named and parameter.default is parameter.empty and key not in given:
+                raise ValueError(f"{self.name} needs the keyword {key}: say it beside the name")
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -116,10 +134,27 @@ def _types(maker: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
+def _check_range(keyword: str, value: Any) -> None:
+    """Refuse numbers that nobody means; what takes the keyword may narrow its range."""
+    if isinstance(value, list | tuple):
+        for entry in value:
+            _check_range(keyword, entry)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    if keyword == "seed":
+        if not 0 <= value <= LARGEST_SEED:
+            raise ValueError(f"seed={shortened(value)} must lie between 0 and {LARGEST_SEED}")
+    elif not math.isfinite(value) or abs(value) > _LARGEST:
+        raise ValueError(
+            f"{keyword}={shortened(value)} must be a finite number between -{_LARGEST:g} and {_LARGEST:g}"
+        )
+    elif 0 < abs(value) < _SMALLEST:
+        raise ValueError(f"{keyword}={value} is too small to make a difference: 0, or at least {_SMALLEST:g}")
+
+
 def _check_type(keyword: str, value: Any, wanted: Any) -> None:
     """Refuse a value that TOML could not mean for this keyword."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{keyword}={value} must be a finite number")
+    _check_range(keyword, value)
     try:
         accepted = TypeAdapter(wanted, config=ConfigDict(arbitrary_types_allowed=True, strict=True))
     except Exception:  # a type that pydantic knows nothing about

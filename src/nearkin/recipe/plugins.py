@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from nearkin.model.files import import_object
 from nearkin.recipe.errors import RecipeError
+from nearkin.registry import shortened
 
 
 def import_plugins(modules: Iterable[str]) -> None:
@@ -19,13 +20,14 @@ def import_plugins(modules: Iterable[str]) -> None:
     """
     for name in modules:
         if not isinstance(name, str) or not name:
-            raise RecipeError(f"imports must be a list of module names, not {name!r}")
+            raise RecipeError(f"imports must be a list of module names, not {shortened(name)}")
         _see_working_directory()
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
+            missing, here = shortened(error.name)[1:-1], os.getcwd()  # noqa: PTH109
             raise RecipeError(
-                f"imports: there is no module {error.name} in {os.getcwd()} or on the Python path"  # noqa: PTH109
+                f"imports: there is no module {missing} in {here} or on the Python path"
             ) from None
         except Exception as error:  # whatever a user's module raises while it is imported
             raise RecipeError(f"imports: {name} failed to import: {error!r}") from error

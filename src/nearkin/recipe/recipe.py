@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -46,6 +47,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_SECOND_SETTING = re.compile(r"\s\w+(\.\w+)+=")
 DEFAULT_BATCH_SIZE = 180
 DEFAULT_EMBEDDING_DIM = 64
 
@@ -326,5 +328,9 @@ def _value(text: str) -> Any:
     try:
         found = tomllib.loads(f"value = {text}")
     except (tomllib.TOMLDecodeError, RecursionError):
+        if _SECOND_SETTING.search(text):
+            raise RecipeError(
+                f"--set …={shortened(text)[1:-1]}: one setting at a time; say --set once more"
+            ) from None
         return text
     return found["value"] if list(found) == ["value"] else text

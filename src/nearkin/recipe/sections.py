@@ -16,17 +16,18 @@ from nearkin.networks import timm_models
 from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
 from nearkin.protocols import registry as protocols
-from nearkin.recipe.choices import PYTHON, Choice, Section
+from nearkin.recipe.choices import LARGEST_SEED, PYTHON, Choice, Section
 from nearkin.sampling.base import registry as samplers
 from nearkin.training import optimizers, schedules, trackers
 
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9, strict=True)]
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED, strict=True)]
 Rate = Annotated[float, Field(ge=1e-12, le=1e4, strict=True)]
 NonNegative = Annotated[float, Field(ge=0, le=1e6, strict=True)]
 Positive = Annotated[float, Field(ge=1e-12, le=1e6, strict=True)]
-Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Share = Annotated[float, Field(ge=1e-6, lt=1, strict=True)]
+Word = Annotated[str, Field(min_length=1)]
 
 
 class TransformRecipe(Choice):
@@ -63,7 +64,7 @@ class DataRecipe(Choice):
         skip_bad: Leave images out that cannot be read, and say so in the result, instead of stopping.
     """
 
-    root: str | None = None
+    root: Word | None = None
     transform: TransformRecipe = TransformRecipe()
     evaluation_transform: TransformRecipe | None = None
     views: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
@@ -95,7 +96,7 @@ class NetworkRecipe(Choice):
     embedding_dim: Count | None = None
     pooling: str = "avg"
     layer_norm: bool = False
-    weights: str | None = None
+    weights: Word | None = None
     freeze_batch_norm: bool = False
     head_lr_factor: Positive = 1.0
     pca_head: bool = False
@@ -235,6 +236,15 @@ class OptimizerRecipe(Choice):
         """Torch's and timm's optimisers have names of their own."""
         return optimizers.find(name) if name.startswith(("torch:", "timm:")) else super().maker(name)
 
+    @model_validator(mode="after")
+    def _check_values(self) -> OptimizerRecipe:
+        if self.name in self.registry:
+            example = [torch.zeros(2, 2, requires_grad=True)]
+            self.registry.build(
+                self.name, example, lr=self.lr, weight_decay=self.weight_decay, **self.keywords
+            )
+        return self
+
 
 class ScheduleRecipe(Choice):
     """How the learning rate changes.
@@ -259,6 +269,8 @@ class ScheduleRecipe(Choice):
 
 class TrackerRecipe(Choice):
     """Where metrics go beside ``metrics.jsonl``: ``tensorboard`` or ``wandb``."""
+
+    name: str
 
     registry = trackers.registry
     given_elsewhere = frozenset({"run"})
