@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -38,7 +39,8 @@ app.command(cls=Command)(benchmark)
 app.add_typer(explain_app, name="explain")
 
 _INTERRUPTED = 130  # as shells count Ctrl-C
-_LONGEST_ERROR = 2000  # characters
+_LONGEST_ERROR = 1500  # characters
+_LONGEST_WORD = 300
 
 
 def main() -> None:
@@ -74,6 +76,7 @@ def _one_line(error: Exception) -> str:
     line = " ".join(str(told).split())
     if isinstance(error, MemoryError):
         line = f"there is not enough memory. {line}".strip()
+    line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:_LONGEST_WORD]}…", line)
     if len(line) > _LONGEST_ERROR:
         line = line[:_LONGEST_ERROR] + " …"
     return line or type(error).__name__
