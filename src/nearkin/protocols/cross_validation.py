@@ -35,6 +35,11 @@ class CrossValidation(Protocol):
             raise ValueError(f"fold={fold} of {folds} folds: they are counted from 0")
         self.folds, self.fold = folds, fold
 
+    @property
+    def networks(self) -> int:
+        """One per fold."""
+        return self.folds if self.fold is None else 1
+
     def train(
         self, task: Task, run: Run, data: DataSet, observer: Observer, score_test: Scorer | None = None
     ) -> list[NetworkResult]:

@@ -32,6 +32,11 @@ class Protocol(ABC):
 
     test_chooses_epoch: ClassVar[bool] = False
 
+    @property
+    def networks(self) -> int:
+        """How many networks it trains, one after the other."""
+        return 1
+
     @abstractmethod
     def train(
         self, task: Task, run: Run, data: DataSet, observer: Observer, score_test: Scorer | None = None

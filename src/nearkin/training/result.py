@@ -175,11 +175,13 @@ class Baseline:
         name: Such as ``frozen_features``.
         description: What it is, in a few words.
         fitted_on: How many samples and classes it was fitted on, where it was.
+        test_fingerprint: Of the test split that it was scored on; empty in old results.
     """
 
     name: str
     description: str
     fitted_on: dict[str, int] | None = None
+    test_fingerprint: str = ""
 
 
 @dataclass(frozen=True)
