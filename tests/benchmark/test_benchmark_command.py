@@ -106,7 +106,7 @@ def test_the_live_table_shows_who_is_how_far_and_the_time_left(glyphs_root, tmp_
     monkeypatch.setattr("nearkin.benchmark.progress.time.monotonic", lambda: now[0])
     runs = Plan.parse(tiny_plan(glyphs_root, seeds=[0, 1])).runs()
     board = Board(
-        [RunProgress(run, Run.open(tmp_path / run.name, run.recipe)) for run in runs], "runs", jobs=2
+        [RunProgress(run, Run(tmp_path / run.name, run.description())) for run in runs], "runs", jobs=2
     )
     assert board.seconds_left() is None
     first, second = board.runs[:2]

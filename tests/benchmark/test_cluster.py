@@ -18,7 +18,7 @@ from nearkin.benchmark.cluster import RayTasks
 from nearkin.benchmark.execution import execute_plan
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
-from nearkin.benchmark.worker import is_taken
+from nearkin.workers import is_taken
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -189,7 +189,7 @@ def test_shares_are_kept_results_go_to_an_address_and_errors_come_back(cluster, 
     auditor = Auditor(cluster)
     board = execute_plan(Plan.parse(values), "memory://bucket/runs", ray=cluster.address, observer=auditor)
     assert [progress.state for progress in board.runs] == ["done", "failed"]
-    assert board.runs[0].result["test"]["recall_at_1"] > 0
+    assert board.runs[0].result.test.recall_at[1] > 0
     assert board.jobs == 4
     assert auditor.told == {("1", "0")}
     assert {(0.5, 0.25), (1.0, 0.5)} & auditor.taken

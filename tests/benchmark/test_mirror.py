@@ -5,12 +5,15 @@ import shutil
 import fsspec
 import pytest
 from in_process import InProcess, tiny_plan
+from interruptions import Interruption, StopAfterEpoch
 
 from nearkin.benchmark import execution
 from nearkin.benchmark.execution import execute_plan
 from nearkin.benchmark.mirror import mirrored
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.snapshots import Snapshot
+from nearkin.protocols import execute
+from nearkin.training import Run
 
 
 @pytest.fixture
@@ -102,18 +105,17 @@ def test_a_plan_is_executed_into_an_address(memory, glyphs_root, tmp_path, monke
     monkeypatch.setattr(execution, "_PAUSE", 0)
     monkeypatch.setattr(execution, "_workforce", lambda *_: workforce)
     plan = Plan.parse(tiny_plan(glyphs_root))
-    execute_plan(plan, tmp_path / "local")
-    here = tmp_path / "local" / plan.runs()[0].name
-    half_done = "/bucket/runs/" + plan.runs()[0].name
-    for file in ("result.json", "checkpoint/step-000000012.safetensors"):  # as after one epoch of two
-        (here / file).unlink()
-    memory.put(str(here), half_done, recursive=True)
-    shutil.rmtree(here)
+    first = plan.runs()[0]
+    with pytest.raises(Interruption):
+        execute(first.recipe.build(), Run.open(tmp_path / first.name, first.description()), StopAfterEpoch(2))
+    memory.put(str(tmp_path / first.name), f"/bucket/runs/{first.name}", recursive=True)
+    before = memory.cat(f"/bucket/runs/{first.name}/metrics.jsonl").splitlines()[:2]
     execute_plan(plan, "memory://bucket/runs")
     for run in plan.runs():
         assert memory.exists(f"/bucket/runs/{run.name}/result.json")
         assert memory.exists(f"/bucket/runs/{run.name}/checkpoint/network.safetensors")
+    assert memory.cat(f"/bucket/runs/{first.name}/metrics.jsonl").splitlines()[:2] == before  # it went on
     workforce.trained.clear()
     board = execute_plan(plan, "memory://bucket/runs")
     assert workforce.trained == []
-    assert [progress.result["recipe"]["loss"]["name"] for progress in board.runs] == ["nca", "proxy_anchor"]
+    assert [progress.result.recipe["loss"]["name"] for progress in board.runs] == ["nca", "proxy_anchor"]

@@ -16,14 +16,15 @@ import tomli_w
 from in_process import InProcess, tiny_plan
 from PIL import Image
 
-from nearkin.atomic import is_unfinished
+from nearkin.atomic import is_unfinished, write_json
 from nearkin.benchmark import execution
 from nearkin.benchmark.execution import execute_plan
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, BoardObserver
-from nearkin.benchmark.worker import is_taken, lock_of
 from nearkin.benchmark.workforce import Event, LocalProcesses
 from nearkin.training import Run, RunError
+from nearkin.training.run import lock_of
+from nearkin.workers import is_taken
 
 
 @pytest.fixture
@@ -153,25 +154,35 @@ def test_another_recipe_in_the_folder_is_refused_before_anything_runs(workforce,
 def test_a_run_that_another_process_has_is_waited_for(workforce, glyphs_root, tmp_path, monkeypatch):
     plan = Plan.parse(tiny_plan(glyphs_root))
     theirs = plan.runs()[0]
-    run = Run.open(tmp_path / theirs.name, theirs.recipe)
+    run = Run.open(tmp_path / theirs.name, theirs.description())
+    run.begin()
     lock = lock_of(run.path)
     lock.acquire()
     half_written = run.path / ".unfinished-metrics-x1y2.jsonl"
     half_written.write_text("")
     assert is_unfinished(half_written)
 
+    scores = dict.fromkeys(
+        ("recall_at_1", "precision_at_1", "mean_reciprocal_rank", "map_at_r", "r_precision"), 0.5
+    )
+    made_up = {
+        "recipe": run.terms,
+        "networks": [],
+        "test": scores | {"queries": 9, "queries_without_positive": 0},
+    }
+
     class OtherProcess(BoardObserver):
         def look(self, board: Board) -> None:
             if len(board.in_state("done")) == 1 and lock.is_locked:
                 assert board.runs[0].state == "elsewhere"
                 assert half_written.exists()
-                run.write_result({"test": {"recall_at_1": 0.5}})
+                write_json(run.result_file, made_up)
                 lock.release()
 
     monkeypatch.setattr(execution, "_LOOK_EVERY", 0)
     board = execute_plan(plan, tmp_path, observer=OtherProcess())
     assert workforce.trained == [plan.runs()[1].name]
-    assert board.runs[0].result == {"test": {"recall_at_1": 0.5}}
+    assert board.runs[0].result.test.recall_at[1] == 0.5
 
 
 def test_a_lost_worker_is_in_the_history_and_ctrl_c_stops_everybody(workforce, glyphs_root, tmp_path):
@@ -194,7 +205,8 @@ def test_a_lost_worker_is_in_the_history_and_ctrl_c_stops_everybody(workforce, g
 
 def test_a_workers_lock_is_respected_and_threads_fit_the_cores(glyphs_root, tmp_path, monkeypatch):
     planned = Plan.parse(tiny_plan(glyphs_root)).runs()[0]
-    run = Run.open(tmp_path / "run", planned.recipe)
+    run = Run.open(tmp_path / "run", planned.description())
+    run.begin()
     with lock_of(run.path):
         assert is_taken(run.path)
         assert LocalProcesses(1).start(run) is False

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearkin.benchmark.worker import ERROR, _carry_out, is_taken
+from nearkin.benchmark.worker import carry_out
 from nearkin.benchmark.workforce import Event
 from nearkin.training import Run
+from nearkin.workers import ERROR, is_taken
 
 
 class InProcess:
@@ -24,7 +25,7 @@ class InProcess:
         if is_taken(run.path):
             return False
         self.trained.append(run.path.name)
-        failed = _carry_out(run.path)
+        failed = carry_out(run.path)
         self._news.append(Event(run.path, "begun"))
         reason = (run.path / ERROR).read_text().partition("\n")[0] if failed else ""
         self._news.append(Event(run.path, "failed" if failed else "finished", reason))
@@ -41,7 +42,13 @@ class InProcess:
 def tiny_plan(glyphs_root: Path, **changes) -> dict:
     """Plain values of a plan whose runs take about a second."""
     recipe = {
-        "data": {"root": str(glyphs_root), "num_classes": 60, "images_per_class": 8, "size": 16},
+        "data": {
+            "name": "glyphs",
+            "root": str(glyphs_root),
+            "num_classes": 60,
+            "images_per_class": 8,
+            "size": 16,
+        },
         "network": {"size": 16, "width": 4},
         "sampler": {"batch_size": 40},
         "training": {"epochs": 2},

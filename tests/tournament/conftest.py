@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor
 
 from nearkin.evaluation import retrieval_scores
-from nearkin.training import Recipe, Run
+from nearkin.recipe import Recipe
+from nearkin.training import DataSummary, Description, NetworkResult, Result, Run, SplitSummary
 
 CLASSES, IMAGES = 40, 6
 
@@ -23,7 +25,9 @@ def labels() -> Tensor:
 def make_run(tmp_path, labels) -> Callable[..., Path]:
     """Writes a finished run as training would, around embeddings that are made up: noise around classes."""
 
-    def make(loss: str, *, noise: float, seed: int = 0, folder: str = "runs", **changes: object) -> Path:
+    def make(
+        loss: str, *, noise: float, seed: int = 0, folder: str = "runs", data: str = "", **changes: object
+    ) -> Path:
         recipe = Recipe.parse({"seed": seed, "loss": {"name": loss}, "sampler": {"name": "balanced"}})
         if changes:
             recipe = recipe.changed(changes)
@@ -32,18 +36,15 @@ def make_run(tmp_path, labels) -> Callable[..., Path]:
         points = centres[labels] + noise * torch.randn(len(labels), 8, generator=draw)
         scores = retrieval_scores(points, labels, per_query=True)
         place = "-".join([loss, *map(str, changes.values()), str(seed)])
-        run = Run.open(tmp_path / folder / place, recipe)
+        run = Run.open(tmp_path / folder / place, Description(recipe.to_toml(), recipe.complete()))
+        run.begin()
         run.write_metrics([{"epoch": 0, "lr": 0.1, "recall_at_1": 0.1}])
         run.write_queries(scores, labels)
         run.write_cost({"training_seconds": 1.5, "seconds_per_epoch": 0.5, "peak_memory_bytes": 10**6})
-        run.write_result(
-            {
-                "recipe": recipe.to_dict(),
-                "test": scores.to_dict(),
-                "validation": scores.to_dict(),
-                "disclosure": {"pooling": "avg"},
-            }
-        )
+        means = replace(scores, per_query=None)
+        seen = DataSummary(SplitSummary(100, 10), None, SplitSummary(len(labels), CLASSES, (), data))
+        network = NetworkResult("last epoch", 0, seen, validation=means, test=means)
+        run.write_result(Result.of([network], recipe=run.terms, disclosure={"pooling": "avg"}))
         return run.path
 
     return make

@@ -9,11 +9,13 @@ from safetensors.torch import save_file
 from sklearn.decomposition import PCA
 
 from nearkin.evaluation import retrieval_scores
-from nearkin.protocols import execute, open_data
+from nearkin.protocols import execute
+from nearkin.recipe import Recipe, open_data
+from nearkin.recipe.building import build_network
 from nearkin.tournament import baselines
-from nearkin.tournament.baselines import LEARNERS, baseline_names, run_baselines
+from nearkin.tournament.baselines import LEARNERS, run_baselines
 from nearkin.tournament.outcomes import read_outcomes
-from nearkin.training import Recipe, Run, build_network
+from nearkin.training import Run
 
 
 @pytest.fixture
@@ -23,19 +25,20 @@ def recipe(small_recipe) -> Recipe:
 
 def test_every_baseline_becomes_an_outcome_of_the_runs_experiment(recipe, tmp_path):
     run_baselines(recipe, tmp_path / "baselines")
-    execute(Run.open(tmp_path / "run", recipe))
+    task = recipe.build()
+    execute(task, Run.open(tmp_path / "run", task.description))
     outcomes, skipped = read_outcomes([tmp_path])
     assert not skipped
     assert len({outcome.experiment for outcome in outcomes}) == 1
     found = {outcome.contender: outcome for outcome in outcomes if outcome.kind == "baseline"}
-    assert sorted(found) == sorted(baseline_names(recipe))
+    assert sorted(found) == sorted(["raw_pixels", "untrained_network", *LEARNERS])
     for outcome in found.values():
         scores, labels = outcome.queries()
         assert scores.to_dict()["recall_at_1"] == outcome.scores["recall_at_1"]
         assert len(labels) == 240
         assert outcome.description
     for learner in LEARNERS:
-        assert found[learner].result["baseline"]["fitted_on"] == {"images": 216, "classes": 27}
+        assert found[learner].result.baseline.fitted_on == {"samples": 216, "classes": 27}
 
 
 def test_pca_is_fitted_on_training_pixels_and_scored_as_a_run(recipe, tmp_path):
@@ -75,7 +78,6 @@ def test_with_weights_learners_start_from_frozen_features(recipe, tmp_path, chan
     state = build_network(recipe).backbone.state_dict()
     save_file({name: value.contiguous() for name, value in state.items()}, weights)
     pretrained = recipe.changed({"network.weights": str(weights), **changes})
-    assert baseline_names(pretrained)[1] == "frozen_features"
     run_baselines(pretrained, tmp_path / "kept", names=["frozen_features", "lfda", "raw_pixels"])
     found = {outcome.contender: outcome for outcome in read_outcomes([tmp_path / "kept"]).outcomes}
     network = build_network(pretrained)

@@ -39,14 +39,14 @@ def test_what_cannot_be_compared_is_listed_with_its_reason(make_run, tmp_path):
     (unfinished / "result.json").unlink()
     (cut / "result.json").write_text('{"test": {"recall')
     (odd / "result.json").write_text('{"validation": null}')
-    (other / "recipe.toml").write_text("[loss]\nname = 'tripplet'\n")
+    (other / "run.json").write_text("[")
     outcomes, skipped = read_outcomes([tmp_path])
     assert [outcome.path for outcome in outcomes] == [whole]
     reasons = dict(skipped)
     assert reasons[unfinished] == "not finished"
     assert "JSON" in reasons[cut] or "Unterminated" in reasons[cut]
-    assert reasons[odd] == "lacks 'test'"
-    assert "did you mean triplet?" in reasons[other]
+    assert reasons[odd] == "lacks 'recipe'"
+    assert "cannot be read" in reasons[other]
 
 
 def test_a_result_of_something_else_is_listed_too(tmp_path):
@@ -66,7 +66,8 @@ def test_folds_are_a_part_of_their_run(make_run, tmp_path):
     for number, fold in enumerate(folds):
         shutil.move(fold, whole / f"fold-{number:02d}")
     result = json.loads((whole / "result.json").read_text())
-    result["folds"] = [{"run": "fold-00"}, {"run": "fold-01"}]
+    (network,) = result["networks"]
+    result["networks"] = [{**network, "run": "fold-00"}, {**network, "run": "fold-01"}]
     (whole / "result.json").write_text(json.dumps(result))
     (outcome,) = read_outcomes([tmp_path]).outcomes
     assert len(outcome.parts()) == 1  # its own queries
@@ -74,14 +75,3 @@ def test_folds_are_a_part_of_their_run(make_run, tmp_path):
     assert len(outcome.parts()) == 2
     (whole / "fold-01" / "test_queries.safetensors").unlink()
     assert outcome.parts() == []
-
-
-def test_terms_are_what_must_be_equal(make_run):
-    one = make_run("triplet", noise=0.5, seed=0)
-    two = make_run("npair", noise=0.5, seed=7, **{"data.workers": 2})
-    three = make_run("npair", noise=0.5, **{"training.epochs": 99})
-    first, second, third = (outcome.terms() for outcome in read_outcomes([one, two, three]).outcomes)
-    assert first == second
-    assert {key for key in first if first[key] != third[key]} == {"training.epochs"}
-    assert first["sampler.batch_size"] == 180
-    assert not any(key.startswith("loss") for key in first)

@@ -15,11 +15,12 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from nearkin.protocols import execute
+from nearkin.recipe import Recipe
 from nearkin.tournament.baselines import run_baselines
 from nearkin.tournament.outcomes import Experiment, Outcome, read_outcomes
 from nearkin.tournament.ranking import rank_outcomes, rank_published
 from nearkin.tournament.report import write_report
-from nearkin.training import Recipe, Run
+from nearkin.training import Run
 
 QUIET = (
     "--no-sandbox",
@@ -50,7 +51,8 @@ def browser() -> Iterator[Browser]:
 
 def train(folder: Path, recipe: dict) -> Recipe:
     parsed = Recipe.parse(recipe)
-    execute(Run.open(folder, parsed))
+    task = parsed.build()
+    execute(task, Run.open(folder, task.description))
     return parsed
 
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from nearkin.evaluation import RetrievalScores
 from nearkin.tournament.outcomes import Experiment, Outcome, Skipped
 from nearkin.tournament.ranking import rank_outcomes, rank_published
 from nearkin.tournament.report.disclosure import disclosure
 from nearkin.tournament.report.summary import summarise
 from nearkin.tournament.standings import Comparison, Standings
+from nearkin.training import DataSummary, NetworkResult, Result, SplitSummary
 
 
 def outcome(
@@ -132,7 +134,14 @@ def test_a_loss_alone_is_compared_with_nothing():
 def told(contender, seed, **settings) -> Outcome:
     recipe = {"data": {"root": "/home/somebody"}, "loss": {"name": contender}, "seed": seed}
     said = {"loss": contender, "epochs": settings["epochs"], "crop": settings.get("crop", "none")}
-    result = {"recipe": recipe, "disclosure": said, "data": {"train": {"images": 10}}}
+    scores = RetrievalScores.from_dict(
+        dict.fromkeys(
+            ("recall_at_1", "precision_at_1", "mean_reciprocal_rank", "map_at_r", "r_precision"), 0.5
+        )
+        | {"queries": 9, "queries_without_positive": 0}
+    )
+    network = NetworkResult("last epoch", 1, DataSummary(SplitSummary(10, 2)), test=scores)
+    result = Result.of([network], recipe=recipe, disclosure=said)
     return outcome(contender, 0.5, seed=seed, result=result)
 
 
@@ -146,7 +155,13 @@ def test_disclosure_says_what_differs_and_where_and_never_where_a_home_is():
     assert "recipe.loss.name" not in differing  # said already, as loss
     assert set(differing) == {"loss", "epochs", "recipe.seed"}
     equal = {row.cells[0].text: row.cells[1].text for row in found.equal.rows}
-    assert equal == {"crop": "none", "data.train.samples": "10"}
+    assert equal == {
+        "crop": "none",
+        "data.train.classes": "2",
+        "data.train.samples": "10",
+        "selection.epoch": "1",
+        "selection.rule": "last epoch",
+    }
     assert "somebody" not in found.differing.to_csv() + found.equal.to_csv()
 
 

@@ -1,4 +1,4 @@
-"""A plan on a Ray cluster: every run is a task with its share of cores and graphics processors.
+"""A plan on a Ray cluster: every run is a task with its share of cores and GPUs.
 
 A task trains in a scratch directory of its node and sends every file that changes, checkpoints among them,
 back to the benchmark, which keeps them in the run's directory. When a worker or its node is lost, the run is
@@ -27,17 +27,11 @@ from filelock import FileLock, Timeout
 
 from nearkin.atomic import atomic_path
 from nearkin.benchmark.snapshots import Snapshot, in_safe_order
-from nearkin.benchmark.worker import (
-    ERROR,
-    failure_of,
-    lock_of,
-    read_error,
-    start_worker,
-    stop_worker,
-    write_error,
-)
+from nearkin.benchmark.worker import start_run
 from nearkin.benchmark.workforce import Event, Kind, shares
-from nearkin.training import Recipe, Run
+from nearkin.training import Run
+from nearkin.training.run import lock_of
+from nearkin.workers import ERROR, failure_of, import_folders, read_error, stop_worker, write_error
 
 Files = dict[str, bytes | None]
 _LOOK_EVERY = 0.5  # seconds between two looks at a run's files on its node
@@ -62,7 +56,7 @@ class RayTasks:
         jobs: Runs handed over at a time; by default twice as many as the cluster has room for, so that a
             cluster that can grow does.
         cpus: Cores of a run.
-        gpus: Graphics processors of a run.
+        gpus: GPUs of a run.
         retries: How often a run is handed out again after its worker was lost.
     """
 
@@ -115,7 +109,7 @@ class RayTasks:
 
     def _submit(self, run: Run) -> Any:
         return self._remote.options(name=run.path.name).remote(
-            run.path.name, run.recipe.to_dict(), _all_files(run.path), self._cpus, str(Path.cwd())
+            run.path.name, _all_files(run.path), self._cpus, str(Path.cwd()), import_folders()
         )
 
     def events(self) -> list[Event]:
@@ -148,7 +142,7 @@ class RayTasks:
         return Event(task.run.path, "begun")
 
     def _ended(self, task: _Task) -> Event:
-        if task.run.result() is not None:
+        if task.run.finished:
             return self._release(task, "finished")
         if (task.run.path / ERROR).exists():
             return self._release(task, "failed", read_error(task.run.path))
@@ -211,7 +205,7 @@ def _own_signal_handlers() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _carry_out(name: str, recipe: dict[str, Any], files: Files, cpus: float, home: str) -> Iterator[Files]:
+def _carry_out(name: str, files: Files, cpus: float, home: str, python_path: list[str]) -> Iterator[Files]:
     """The task: carry a run out in a process of its own and yield the files that change, until it is over."""
     if Path(home).is_dir():
         os.chdir(home)  # where the paths of a recipe begin
@@ -219,10 +213,10 @@ def _carry_out(name: str, recipe: dict[str, Any], files: Files, cpus: float, hom
     with tempfile.TemporaryDirectory(prefix="nearkin-") as scratch:
         path = Path(scratch) / name
         _write_files(path, files)
-        Run.open(path, Recipe.parse(recipe))
         snapshot = Snapshot(path)
         snapshot.changes()
-        process = start_worker(path, threads=max(1, int(cpus)))
+        folders = [*import_folders(), *python_path]
+        process = start_run(path, threads=max(1, int(cpus)), python_path=folders)
         try:
             yield from _changes_until_the_end(process, path, snapshot)
         finally:

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 from nearkin.atomic import write_json
 from nearkin.benchmark.mirror import LOG, Mirror, mirrored
-from nearkin.benchmark.plan import Plan
+from nearkin.benchmark.plan import Plan, refuse_objects
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
 from nearkin.benchmark.workforce import Event, LocalProcesses, Workforce
 from nearkin.training import Run, RunError
@@ -37,18 +37,22 @@ def execute_plan(
         plan: What to run.
         folder: Where the run directories go: a path, or an address such as ``s3://bucket/folder`` that
             fsspec can write to.
-        jobs: Runs at a time; as many as there are cores or graphics processors by default.
+        jobs: Runs at a time; as many as there are cores or GPUs by default.
         ray: The address of a Ray cluster to run on (``auto``, or ``local`` for one that is started for the
             occasion) instead of processes of this machine.
         observer: Hears what happens.
 
     Raises:
         RunError: before anything runs, if one of the directories holds something else.
+        PlanError: before anything runs, if a recipe holds objects that were given in Python.
     """
     planned = plan.runs()
+    refuse_objects(run.recipe for run in planned)
     observer = observer or BoardObserver()
     with mirrored(folder, [run.name for run in planned]) as mirror:
-        progresses = [RunProgress(run, _checked(Run(mirror.local / run.name, run.recipe))) for run in planned]
+        progresses = [
+            RunProgress(run, _checked(Run(mirror.local / run.name, run.description()))) for run in planned
+        ]
         board = Board(progresses, str(folder))
         summary = [{"name": run.name, **run.labels} for run in planned]
         write_json(mirror.local / "plan.json", {"plan": plan.name, "runs": summary})
@@ -69,7 +73,7 @@ def _workforce(plan: Plan, jobs: int | None, ray: str | None) -> Workforce:
 def _checked(run: Run) -> Run:
     """The run, unless its directory holds another one or something else."""
     if run.path.exists():
-        Run.open(run.path, run.recipe)
+        Run.open(run.path, run.description)
     return run
 
 
@@ -116,7 +120,9 @@ class _Execution:
 
     def _start(self, progress: RunProgress) -> None:
         try:
-            started = self._workforce.start(Run.open(progress.run.path, progress.run.recipe))
+            run = Run.open(progress.run.path, progress.run.description)
+            run.begin()
+            started = self._workforce.start(run)
         except (RunError, OSError) as error:  # of its directory or process: the others have theirs
             self._fail(progress, " ".join(str(error).split()))
             return

@@ -23,10 +23,14 @@ from pydantic import (
 )
 
 from nearkin import losses
-from nearkin.recipe.recipe import Section, first_mistake, override, read_toml
+from nearkin.recipe import Recipe, RecipeError, override, read_toml
+from nearkin.recipe.choices import PYTHON, Section
+from nearkin.recipe.errors import first_mistake
+from nearkin.recipe.plugins import import_plugins
+from nearkin.recipe.sections import ProtocolRecipe
 from nearkin.recipe.terms import merged
 from nearkin.registry import nearest_name
-from nearkin.training import Recipe, RecipeError
+from nearkin.training import Description
 from nearkin.training.run import first_difference
 
 AXES = {
@@ -76,6 +80,13 @@ class Entry(Section):
     def shown(self) -> str:
         """The label as a part of a directory's name."""
         return re.sub(r"[^A-Za-z0-9_.+=]", "_", self.label or str(self.name))
+
+
+class _Unsaid(Entry):
+    """What a recipe has on an axis that the plan does not list: it changes nothing."""
+
+    def changes(self, axis: str) -> dict[str, Any]:
+        return {}
 
 
 def _entry(value: Any) -> Any:
@@ -166,6 +177,47 @@ class PlannedRun:
     recipe: Recipe
     labels: dict[str, str]
 
+    def description(self) -> Description:
+        """What its run directory says about it."""
+        return Description(self.recipe.to_toml(), self.recipe.complete())
+
+    @property
+    def epochs(self) -> int:
+        """Epochs in all, of every network if there are several."""
+        protocol = self.recipe.protocol
+        networks = ProtocolRecipe.maker(protocol.name)(**protocol.keywords).networks
+        return self.recipe.training.epochs * int(networks)
+
+
+def refuse_objects(recipes: Iterable[Recipe]) -> None:
+    """Say at once that what was given in Python cannot be sent to worker processes.
+
+    Raises:
+        PlanError: One of the recipes holds such an object.
+    """
+    for recipe in recipes:
+        named = {
+            key: value.removeprefix(PYTHON)
+            for key, value in _names(recipe.said)
+            if isinstance(value, str) and value.startswith(PYTHON)
+        }
+        for key in {*named, *recipe.objects}:
+            told = f" ({named[key]})" if key in named else ""
+            raise PlanError(
+                f"the {key}{told} was given as a Python object, which worker processes cannot be sent: put "
+                "it into a module and name it as module:object, such as my_losses:SupCon"
+            )
+
+
+def _names(said: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The names of all choices, by table."""
+    for key, value in said.items():
+        if isinstance(value, Mapping):
+            yield f"{prefix}{key}", value.get("name", value.get("object"))
+            yield from _names(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
 
 class Plan(Section):
     """Many runs: a recipe, and lists of what varies. Every combination is a run.
@@ -176,6 +228,8 @@ class Plan(Section):
     Attributes:
         name: What the plan is called; the name of its file by default.
         description: What it is for, in a sentence.
+        imports: Modules to import first, which register losses, networks or whatever else; in every worker
+            as well.
         recipe: What all runs have in common; any key of a recipe.
         data_sets: Names or tables, as everywhere below.
         networks: See above.
@@ -187,7 +241,7 @@ class Plan(Section):
         exclude: Combinations to leave out: those that match all that an entry says.
         adjust: Changes that depend on several axes.
         cpus: Cores that a run takes.
-        gpus: Graphics processors that a run takes, on a Ray cluster.
+        gpus: GPUs that a run takes, on a Ray cluster.
         retries: How often a run is tried again after its Ray worker was lost.
 
     Example:
@@ -198,6 +252,7 @@ class Plan(Section):
 
     name: str = "plan"
     description: str = ""
+    imports: tuple[str, ...] = ()
     recipe: dict[str, Any] = Field(default_factory=dict)
     data_sets: _Entries = ()
     networks: _Entries = ()
@@ -220,8 +275,12 @@ class Plan(Section):
         Traceback (most recent call last):
         nearkin.benchmark.plan.PlanError: plan: unknown key loses: did you mean losses?
         """
+        imports = values.get("imports", ())
         try:
+            import_plugins(imports if isinstance(imports, list | tuple) else [imports])
             plan = cls.model_validate(values)
+        except RecipeError as error:
+            raise PlanError(f"{source}: {error}") from None
         except ValidationError as error:
             raise PlanError(f"{source}: {first_mistake(error, cls)}") from None
         try:
@@ -260,8 +319,10 @@ class Plan(Section):
         for combination, inclusion in self._combinations():
             run = self._planned(combination, inclusion)
             there = planned.setdefault(run.name.casefold(), run)  # file systems may not tell A from a
-            if there.recipe != run.recipe:
-                change = first_difference(there.recipe.to_dict(), run.recipe.to_dict())
+            if there.recipe.said != run.recipe.said and (
+                (before := there.recipe.complete()) != (now := run.recipe.complete())
+            ):
+                change = first_difference(before, now)
                 raise PlanError(f"two runs would be called {run.name} ({change}): give one of them a label")
         if not planned:
             raise PlanError("nothing is left to run: exclude matches every combination")
@@ -279,7 +340,7 @@ class Plan(Section):
 
     def _listed(self, axis: str) -> tuple[Entry, ...]:
         """The plan's list for an axis, or else the one entry that ``recipe`` has, or a recipe's default."""
-        return getattr(self, AXES[axis]) or (Entry(name=self._common(axis) or _default(axis)),)
+        return getattr(self, AXES[axis]) or (_Unsaid(name=self._common(axis) or self._default(axis)),)
 
     def _common(self, axis: str) -> Any:
         """What ``recipe`` names on an axis."""
@@ -287,7 +348,22 @@ class Plan(Section):
             return self.recipe.get("seed")
         table, key = ("network", "embedding_dim") if axis == "embedding_dim" else (axis, "name")
         section = self.recipe.get(table)
-        return section.get(key) if isinstance(section, Mapping) else None
+        if isinstance(section, str):
+            return section if key == "name" else None
+        return section.get(key, section.get("object")) if isinstance(section, Mapping) else None
+
+    def _default(self, axis: str) -> str | int:
+        """What a recipe has on an axis if nobody says: of data, what its root is."""
+        table = self.recipe.get("data")
+        root = table.get("root") if isinstance(table, Mapping) else None
+        if axis == "data" and isinstance(root, str):
+            return Path(root).name or root
+        whole = Recipe.parse({}).resolved()
+        if axis == "seed":
+            return whole.seed
+        found = whole.network.embedding_dim if axis == "embedding_dim" else getattr(whole, axis).name
+        assert found is not None
+        return found  # type: ignore[no-any-return]
 
     def _refuse_names_twice(self) -> None:
         for axis, plural in AXES.items():
@@ -312,7 +388,7 @@ class Plan(Section):
                         )
 
     def _planned(self, combination: Mapping[str, Entry], inclusion: Inclusion | None) -> PlannedRun:
-        values = self.recipe
+        values = merged(self.recipe, {"imports": [*self.imports, *self.recipe.get("imports", [])] or None})
         for axis, entry in combination.items():
             values = merged(values, entry.changes(axis))
         labels = {axis: entry.shown for axis, entry in combination.items()}
@@ -324,7 +400,12 @@ class Plan(Section):
             if adjustment.where(combination):
                 values = merged(values, adjustment.recipe)
         name = _name(labels)
-        return PlannedRun(name, Recipe.parse(values, source=name), labels)
+        recipe = Recipe.parse(values, source=name)
+        try:
+            recipe.resolved()
+        except RecipeError as error:
+            raise PlanError(f"{name}: {error}") from None
+        return PlannedRun(name, recipe, labels)
 
 
 def _product(entries: Mapping[str, tuple[Entry, ...]]) -> Iterator[dict[str, Entry]]:
@@ -343,13 +424,6 @@ def _listed_under(entry: Entry, listed: tuple[Entry, ...]) -> Entry:
     if entry.model_fields_set != {"name"}:
         return entry
     return next((other for other in listed if _is_called(other, entry.name)), entry)
-
-
-def _default(axis: str) -> Any:
-    recipe = Recipe()
-    if axis == "seed":
-        return recipe.seed
-    return recipe.network.embedding_dim if axis == "embedding_dim" else getattr(recipe, axis).name
 
 
 def _name(labels: Mapping[str, str]) -> str:

@@ -6,12 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from nearkin.benchmark.plan import PlannedRun
-from nearkin.benchmark.worker import ERROR
-from nearkin.protocols.cross_validation import DEFAULT_FOLDS
-from nearkin.training import Run
+from nearkin.training import Result, Run
+from nearkin.workers import ERROR
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]
 
@@ -35,7 +34,7 @@ class RunProgress:
     state: State = "waiting"
     epoch: int = 0
     reason: str = ""
-    result: dict[str, Any] | None = None
+    result: Result | None = None
     seconds: float | None = None
     _began: float | None = field(default=None, repr=False)
     _began_epoch: int = field(default=0, repr=False)
@@ -43,9 +42,7 @@ class RunProgress:
     @property
     def epochs(self) -> int:
         """Epochs in all, of every fold if there are several."""
-        recipe = self.planned.recipe
-        several = recipe.protocol.name == "cross_validation" and recipe.protocol.fold is None
-        return recipe.training.epochs * ((recipe.protocol.folds or DEFAULT_FOLDS) if several else 1)
+        return self.planned.epochs
 
     @property
     def error_file(self) -> Path:
@@ -70,14 +67,14 @@ class RunProgress:
     def finish_if_done(self) -> bool:
         """Whether the run has a result, which ends it."""
         self.look()
-        self.result = self.run.result()
-        if self.result is not None:
+        if self.run.finished:
+            self.result = self.run.result
             self.state, self.seconds = "done", self.seconds_so_far
         return self.result is not None
 
     def look(self) -> None:
         """Read how far the run is from its metrics."""
-        folds = [Run(path.parent, self.run.recipe) for path in self.run.path.glob("fold-*/metrics.jsonl")]
+        folds = [Run(path.parent, self.run.description) for path in self.run.path.glob("*/metrics.jsonl")]
         self.epoch = sum(max(0, len(run.metrics()) - 1) for run in [self.run, *folds])
 
     @property

@@ -10,8 +10,9 @@ from typing import Literal, Protocol
 
 import torch
 
-from nearkin.benchmark.worker import TAKEN, failure_of, is_taken, start_worker, stop_worker
+from nearkin.benchmark.worker import start_run
 from nearkin.training import Run
+from nearkin.workers import TAKEN, failure_of, is_taken, stop_worker
 
 Kind = Literal["begun", "finished", "failed", "lost", "taken"]
 
@@ -61,7 +62,7 @@ class LocalProcesses:
     """One process per run on this machine.
 
     Args:
-        jobs: Runs at a time; by default one per graphics processor or, without one, as many as the cores
+        jobs: Runs at a time; by default one per GPU or, without one, as many as the cores
             allow at ``cpus`` each.
         cpus: Cores of a run, for the default number of jobs.
     """
@@ -85,7 +86,7 @@ class LocalProcesses:
             return False
         slot = self._slots.index(None)
         device = {"CUDA_VISIBLE_DEVICES": self._devices[slot % len(self._devices)]} if self._devices else {}
-        self._slots[slot] = run, start_worker(run.path, threads=self.threads, environment=device)
+        self._slots[slot] = run, start_run(run.path, threads=self.threads, environment=device)
         self._news.append(Event(run.path, "begun"))
         return True
 
@@ -110,7 +111,7 @@ class LocalProcesses:
 
 def _ended(run: Run, code: int) -> Event:
     path = run.path
-    if run.result() is not None:
+    if run.finished:
         return Event(path, "finished")
     return Event(path, "taken") if code == TAKEN else Event(path, "failed", failure_of(path, code))
 
@@ -130,7 +131,7 @@ def available_cores() -> int:
 
 
 def _visible_devices() -> list[str]:
-    """The graphics processors that this process may use, as CUDA is told about them."""
+    """The GPUs that this process may use, as CUDA is told about them."""
     count = torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     return named.split(",")[:count] if named else [str(device) for device in range(count)]

@@ -14,6 +14,7 @@ from rich.text import Text
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
 from nearkin.cli.display import console, shown_path
+from nearkin.training import Result
 
 _BAR = 20
 _SHOWN_FAILURES = 5
@@ -54,18 +55,16 @@ def _line(progress: RunProgress, count: str) -> Text:
     outcome = (
         Text(f"failed: {progress.reason}", "red")
         if result is None
-        else Text(f"Recall@{_k(result)} {100 * _recall(result):.2f}", "cyan")
+        else Text("Recall@{} {:.2f}".format(*_recall(result)), "cyan")
     )
     took = "" if progress.seconds is None else f"  {duration(progress.seconds)}"
     return Text.assemble((count, "dim"), f"  {progress.planned.name}  ", outcome, (took, "dim"))
 
 
-def _k(result: dict[str, dict[str, float]]) -> str:
-    return next(key for key in result["test"] if key.startswith("recall_at_")).removeprefix("recall_at_")
-
-
-def _recall(result: dict[str, dict[str, float]]) -> float:
-    return result["test"][f"recall_at_{_k(result)}"]
+def _recall(result: Result) -> tuple[int, float]:
+    """The first k, and Recall@k in per cent."""
+    k, recall = next(iter(result.test.recall_at.items()))
+    return k, 100 * recall
 
 
 def _table(board: Board) -> RenderableType:
@@ -141,7 +140,7 @@ def _leaderboard(done: list[RunProgress]) -> Table:
     for progress in done:
         result = progress.result
         assert result is not None
-        scores[progress.planned.labels["loss"]][_experiment(progress)].append(100 * _recall(result))
+        scores[progress.planned.labels["loss"]][_experiment(progress)].append(_recall(result)[1])
     experiments = list(dict.fromkeys(_experiment(progress) for progress in done))
     averages = {
         loss: statistics.fmean(statistics.fmean(values) for values in by_experiment.values())

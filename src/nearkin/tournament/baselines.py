@@ -1,4 +1,4 @@
-"""What a network must beat: pixels, features that nobody trained, and classical metric learning on them.
+"""What a network must beat: samples as they are, features nobody trained, classical learners on them.
 
 Baselines are fitted on the training classes of an experiment, scored on its test classes by the same function
 as the runs, and kept beside them: each is a directory with a ``result.json`` that
@@ -7,13 +7,13 @@ as the runs, and kept beside them: each is a directory with a ``result.json`` th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,22 +23,25 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor, nn
 
 from nearkin import classical
+from nearkin.atomic import write_json
 from nearkin.data import DataSet, SampleSet
-from nearkin.evaluation import RetrievalScores
-from nearkin.networks import Backbone, EmbeddingNetwork
-from nearkin.protocols import Opened, TrainingData, open_data, seal
-from nearkin.protocols.fixed_validation import fixed_splits
-from nearkin.protocols.opened import scored
-from nearkin.protocols.training_data import as_trained_on
+from nearkin.networks import Embedder, Network, WrappedNetwork
+from nearkin.observer import Observer
+from nearkin.protocols import prepared, scored, seal
+from nearkin.recipe import Recipe, open_data
+from nearkin.recipe.building import build_embedder
+from nearkin.recipe.sections import ProtocolRecipe
 from nearkin.tournament.outcomes import experiment_of
-from nearkin.training import Observer, Recipe, Run, build_network
-from nearkin.training.engine import embed_as
+from nearkin.tournament.terms import SeenData, Terms
+from nearkin.training import Description, Protocol, Result, Run, TestEmbeddings
+from nearkin.training.result import Baseline
 
 Array = NDArray[np.float32]
 Map = Callable[[Array], Array]
 
 _PIXEL_SIDE = 32  # images are averaged down to this, so that their pixels fit in memory
-_SETTINGS = ("data", "network", "evaluation", "protocol", "seed")  # of a recipe: what a baseline depends on
+_LIST = "baselines.json"
+_IMAGES = 4  # dimensions of a batch of images
 
 
 @dataclass(frozen=True)
@@ -89,44 +92,19 @@ LEARNERS: dict[str, _Learner] = {
 }
 
 
-def baseline_names(recipe: Recipe) -> list[str]:
-    """The baselines of a recipe's experiment.
+@dataclass(frozen=True)
+class _Start:
+    """What baselines start from: vectors that nothing was learnt for.
 
-    >>> baseline_names(Recipe())
-    ['raw_pixels', 'untrained_network', 'pca', 'lda', 'rca', 'lfda', 'lmnn', 'linear_nca']
+    Attributes:
+        name: The baseline that takes them as they are.
+        what: The same in words.
+        embedder: Makes them.
     """
-    untrained = "untrained_network" if recipe.network.weights is None else "frozen_features"
-    return ["raw_pixels", untrained, *LEARNERS]
 
-
-def run_baselines(
-    recipe: Recipe, folder: Path, observer: Observer | None = None, *, names: Sequence[str] | None = None
-) -> list[Path]:
-    """Fit and score the baselines of an experiment, those that are not there yet.
-
-    Without pretrained weights the learners start from pixels, otherwise from the network's features below its
-    head. None is selected or tuned, so the test classes are opened once for all that start alike.
-
-    Args:
-        recipe: Of any run of the experiment: its data, network, embedding size and protocol.
-        folder: The baselines of an experiment go to a folder of its own in there.
-        observer: Hears what is going on.
-        names: Which of :func:`baseline_names`; all by default.
-
-    Returns:
-        The directory of each.
-    """
-    observer = observer or Observer()
-    home = folder / re.sub(r"[^A-Za-z0-9_.+=]+", "-", str(experiment_of(recipe))).strip("-")
-    wanted = list(names or baseline_names(recipe))
-    missing = [name for name in wanted if not _is_there(home / name, recipe)]
-    if missing:
-        data_set = open_data(recipe, observer)
-        for start in baseline_names(recipe)[:2]:
-            learners = [name for name in missing if name in LEARNERS and start == _learners_start(recipe)]
-            if start in missing or learners:
-                _run_from(start, start in missing, learners, _Setting(recipe, data_set, home, observer))
-    return [home / name for name in wanted]
+    name: str
+    what: str
+    embedder: Embedder
 
 
 @dataclass(frozen=True)
@@ -139,81 +117,174 @@ class _Setting:
     observer: Observer
 
 
-def _learners_start(recipe: Recipe) -> str:
-    return "raw_pixels" if recipe.network.weights is None else "frozen_features"
+def run_baselines(
+    recipe: Recipe,
+    folder: Path,
+    observer: Observer | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    test_fingerprint: str = "",
+) -> list[Path]:
+    """Fit and score the baselines of an experiment, those that are not there yet.
+
+    The samples as they are, where they are images or vectors; the network before training; and classical
+    learners. With a network of ours that starts from random weights the learners start from the samples,
+    otherwise from the network's features below its head. None is selected or tuned, so the test classes are
+    opened once for all that start alike.
+
+    Args:
+        recipe: Of any run of the experiment: its data, network, embedding size and protocol.
+        folder: The baselines of an experiment go to a folder of its own in there.
+        observer: Hears what is going on.
+        names: Which ones; all that the kind of samples allows by default.
+        test_fingerprint: Of the test split that the runs were tested on, where it is known.
+
+    Returns:
+        The directory of each.
+
+    Raises:
+        ValueError: The data cannot be opened, or is not what the runs were tested on.
+    """
+    observer = observer or Observer()
+    home = folder / _folder_name(recipe, test_fingerprint)
+    wanted = list(names or _listed(home))
+    missing = [name for name in wanted if not _is_there(home / name, recipe)]
+    if wanted and not missing:
+        return [home / name for name in wanted]
+    data_set = open_data(recipe, observer)
+    if test_fingerprint and data_set.require_test().fingerprint() != test_fingerprint:
+        raise ValueError("the test samples are not those that the runs were tested on: they have changed")
+    setting = _Setting(recipe, data_set, home, observer)
+    starts = _starts(setting)
+    if names is None:
+        wanted = [*(start.name for start in starts), *LEARNERS]
+        write_json(home / _LIST, {"names": wanted})
+    missing = [name for name in wanted if not _is_there(home / name, recipe)]
+    for start in starts:
+        learners = [name for name in missing if name in LEARNERS and start is _learners_start(starts, recipe)]
+        if start.name in missing or learners:
+            _run_from(start, start.name in missing, learners, setting)
+    return [home / name for name in wanted]
+
+
+def _folder_name(recipe: Recipe, test_fingerprint: str) -> str:
+    """Readable, and another one for every other experiment or data."""
+    terms = recipe.complete()
+    experiment = experiment_of(terms)
+    place = test_fingerprint or SeenData.of(terms, None).root
+    digest = hashlib.sha256(f"{Terms(terms).key('experiment')} {place}".encode()).hexdigest()[:6]
+    return re.sub(r"[^A-Za-z0-9_.+=]+", "-", f"{experiment} {digest}").strip("-")
+
+
+def _listed(home: Path) -> list[str]:
+    """The baselines that an earlier call found to be those of the experiment."""
+    try:
+        names: list[str] = json.loads((home / _LIST).read_text(encoding="utf-8"))["names"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return names
 
 
 def _is_there(folder: Path, recipe: Recipe) -> bool:
     """Whether a baseline has been run, and nothing that it depends on is different now."""
-    file = folder / "result.json"
-    if not file.exists():
-        return False
     try:
-        before = json.loads(file.read_text(encoding="utf-8"))["recipe"]
-    except (ValueError, KeyError):
+        before = Result.from_dict(json.loads((folder / "result.json").read_text(encoding="utf-8"))).recipe
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    now = recipe.to_dict()
-    return all(before.get(key) == now.get(key) for key in _SETTINGS)
+    now = recipe.complete()
+    return before.get("seed") == now.get("seed") and Terms(before).key("experiment") == Terms(now).key(
+        "experiment"
+    )
 
 
-def _run_from(name: str, itself: bool, learners: Sequence[str], setting: _Setting) -> None:
+def _starts(setting: _Setting) -> list[_Start]:
+    """What there is to start from: the samples, where they are numbers, and the network before training."""
+    recipe = setting.recipe.resolved()
+    embedder, _ = build_embedder(recipe, setting.data_set, setting.observer)
+    starts = [_raw(embedder, setting.data_set.train)]
+    if recipe.network.weights is not None or recipe.network.is_own_module:
+        headless = replace(embedder, network=_headless(embedder.network))
+        what = (
+            "the pretrained network's features" if recipe.network.weights else "the network as it was given"
+        )
+        starts.append(_Start("frozen_features", what, headless))
+    else:
+        starts.append(_Start("untrained_network", "the network before training", embedder))
+    return [start for start in starts if start is not None]
+
+
+def _learners_start(starts: Sequence[_Start], recipe: Recipe) -> _Start:
+    pretrained = recipe.network.weights is not None or recipe.network.is_own_module
+    return starts[-1] if pretrained else starts[0]
+
+
+def _raw(embedder: Embedder, samples: SampleSet) -> _Start | None:
+    """The numbers that samples consist of; ``None`` of texts and other things that are not numbers."""
+    example = embedder.evaluation_transform(samples.samples, [0], [0])
+    if not isinstance(example, Tensor) or not example.is_floating_point():
+        return None
+    if example.ndim == 2:
+        return _Start("raw_vectors", "vectors", _plain(embedder, nn.Identity(), example.shape[1]))
+    if example.ndim != _IMAGES:
+        return None
+    channels, side = example.shape[1], min(*example.shape[2:], _PIXEL_SIDE)
+    module = nn.Sequential(nn.AdaptiveAvgPool2d(side), nn.Flatten())
+    whole = tuple(example.shape[2:]) == (side, side)
+    what = "pixels" if whole else f"pixels, averaged to {side} × {side}"
+    return _Start("raw_pixels", what, _plain(embedder, module, channels * side * side))
+
+
+def _plain(embedder: Embedder, module: nn.Module, size: int) -> Embedder:
+    network = WrappedNetwork(module, size, preprocessing=embedder.network.preprocessing)
+    return replace(embedder, network=network, trunk=None)
+
+
+def _headless(network: Network) -> Network:
+    network.head = nn.Identity()
+    network.embedding_dim = network.num_features
+    return network
+
+
+def _run_from(start: _Start, itself: bool, learners: Sequence[str], setting: _Setting) -> None:
     """Run the baseline that takes vectors as they are, if it is missing, and learners on these vectors."""
-    network, recipe, what = _untrained(name, setting.recipe)
-    setting.observer.stage(f"baselines from {what}")
-    training_data, test = seal(setting.data_set)
-    (opened,) = test.open([network], recipe)
-    test_labels = opened.queries.labels
+    observer, recipe = setting.observer, setting.recipe
+    observer.stage(f"baselines from {start.what}")
+    data, test = seal(setting.data_set)
+    recall_at = recipe.evaluation.recall_at
+    (opened,) = test.open([start.embedder], recall_at, observer)
     if itself:
-        about: dict[str, Any] = {"description": f"{what}, {opened.query_embeddings.shape[1]} numbers"}
-        _keep(setting, name, about=about, scores=opened.scores, labels=test_labels, seconds=0.0)
+        about = f"{start.what}, {opened.query_embeddings.shape[1]} numbers"
+        _keep(setting, Baseline(start.name, about), opened, 0.0)
     if not learners:
         return
-    images = _learnt_from(recipe, as_trained_on(recipe, training_data, setting.observer))
-    points, labels = embed_as(recipe, network, images).numpy(), images.labels.numpy()
-    size = setting.recipe.network.embedding_dim
+    samples, _ = _protocol(recipe).split(prepared(start.embedder, data, observer), recipe.seed)
+    observer.stage(f"seeing {len(samples):,} training samples as {start.what}")
+    points = start.embedder.embed(samples, progress=observer.progress).numpy()
+    labels = samples.labels.numpy()
+    size = recipe.resolved().network.embedding_dim or points.shape[1]
     reduce = _pca(points, labels, size)
     for learner in learners:
-        setting.observer.stage(f"baseline {learner}")
+        observer.stage(f"baseline {learner}")
         method = LEARNERS[learner]
         began = time.monotonic()
-        chosen = _whole_classes(labels, method.most_points, setting.recipe.seed)
+        chosen = _whole_classes(labels, method.most_points, recipe.seed)
         before = reduce if method.reduced else _as_it_is
         learnt = method.fit(before(points[chosen]), labels[chosen], size)
         seconds = time.monotonic() - began
-        scores = _scores(opened, lambda X, m=learnt, b=before: m(b(X)), recipe)  # type: ignore[misc]
-        part = "" if len(chosen) == len(labels) else f", fitted on {len(chosen):,} of {len(labels):,} images"
-        about = {
-            "description": f"{method.description} of {what}{part}",
-            "fitted_on": {"images": len(chosen), "classes": len(np.unique(labels[chosen]))},
-        }
-        _keep(setting, learner, about=about, scores=scores, labels=test_labels, seconds=seconds)
+        part = "" if len(chosen) == len(labels) else f", fitted on {len(chosen):,} of {len(labels):,} samples"
+        baseline = Baseline(
+            learner,
+            f"{method.description} of {start.what}{part}",
+            {"samples": len(chosen), "classes": len(np.unique(labels[chosen]))},
+        )
+        mapped = _mapped(opened, lambda X, m=learnt, b=before: m(b(X)), recall_at)  # type: ignore[misc]
+        _keep(setting, baseline, mapped, seconds)
 
 
-def _learnt_from(recipe: Recipe, data: TrainingData) -> SampleSet:
-    """The training images that the runs of an experiment learn from."""
-    return fixed_splits(recipe, data)[0] if recipe.protocol.name == "fixed_validation" else data.all_classes
-
-
-def _untrained(name: str, recipe: Recipe) -> tuple[EmbeddingNetwork, Recipe, str]:
-    """A network that gives the vectors of a start, the recipe that shows it images, and words for them."""
-    network = build_network(recipe)
-    if name == "untrained_network":
-        return network, recipe, "the network before training"
-    if name == "frozen_features":
-        return _headless(network), recipe, "the pretrained network's features"
-    wanted = network.preprocessing
-    side = min(wanted.size, _PIXEL_SIDE)
-    module = nn.Sequential(nn.AdaptiveAvgPool2d(side), nn.Flatten())
-    pixels = EmbeddingNetwork(Backbone(module, wanted.channels * side * side, wanted), embedding_dim=1)
-    plain = recipe.network.model_copy(update={"cached_trunk": None})
-    what = "pixels" if side == wanted.size else f"pixels, averaged to {side} × {side}"
-    return _headless(pixels), recipe.model_copy(update={"network": plain}), what
-
-
-def _headless(network: EmbeddingNetwork) -> EmbeddingNetwork:
-    network.head = nn.Identity()  # type: ignore[assignment]
-    network.embedding_dim = network.num_features
-    return network
+def _protocol(recipe: Recipe) -> Protocol:
+    choice = recipe.protocol
+    protocol: Protocol = ProtocolRecipe.maker(choice.name)(**choice.keywords)
+    return protocol
 
 
 def _whole_classes(labels: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]:
@@ -228,35 +299,29 @@ def _as_it_is(points: Array) -> Array:
     return points
 
 
-def _scores(opened: Opened, mapping: Map, recipe: Recipe) -> RetrievalScores:
-    """The scores of mapped test vectors, exactly as those of a run."""
+def _mapped(opened: TestEmbeddings, mapping: Map, recall_at: Sequence[int]) -> TestEmbeddings:
+    """Mapped test vectors with their scores, exactly as those of a run."""
 
-    def mapped(vectors: Tensor | None) -> Tensor | None:
-        return None if vectors is None else torch.from_numpy(mapping(vectors.numpy()))
+    def mapped(vectors: Tensor) -> Tensor:
+        return torch.from_numpy(mapping(vectors.numpy()))
 
-    queries = mapped(opened.query_embeddings)
-    assert queries is not None
-    return scored(recipe, opened.queries, queries, opened.gallery, mapped(opened.gallery_embeddings)).scores
+    found = opened.gallery_embeddings
+    gallery = None if found is None else mapped(found)
+    return scored(recall_at, opened.queries, mapped(opened.query_embeddings), opened.gallery, gallery)
 
 
-def _keep(
-    setting: _Setting,
-    name: str,
-    *,
-    about: dict[str, Any],
-    scores: RetrievalScores,
-    labels: Tensor,
-    seconds: float,
-) -> None:
+def _keep(setting: _Setting, baseline: Baseline, opened: TestEmbeddings, seconds: float) -> None:
     """Write a baseline's directory, the result last: what has a result is complete."""
-    run = Run(setting.home / name, setting.recipe)
-    run.write_queries(scores, labels)
+    terms = setting.recipe.complete()
+    run = Run(setting.home / baseline.name, Description(terms=terms))
+    run.write_queries(opened.scores, opened.queries.labels)
     run.write_cost({"training_seconds": round(seconds, 3)})
     run.write_result(
-        {
-            "baseline": {"name": name, **about},
-            "recipe": setting.recipe.to_dict(),
-            "test": scores.to_dict(),
-            "validation": None,
-        }
+        Result(
+            recipe=terms,
+            networks=(),
+            test=replace(opened.scores, per_query=None),
+            network={"embedding_dim": setting.recipe.resolved().network.embedding_dim or 0},
+            baseline=replace(baseline, test_fingerprint=setting.data_set.require_test().fingerprint()),
+        )
     )

@@ -28,7 +28,7 @@ class Hits(NamedTuple):
 
     Attributes:
         values: ``(Q,)``, their mean is the score.
-        rows: ``(Q,)`` rows of the test images that are these queries.
+        rows: ``(Q,)`` rows of the test samples that are these queries.
         classes: ``(Q,)`` their classes.
     """
 

@@ -12,33 +12,42 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from nearkin.evaluation import RetrievalScores
-from nearkin.training import Recipe, Run
+from nearkin.recipe import Recipe
+from nearkin.recipe.choices import PYTHON
+from nearkin.recipe.sections import DataRecipe
+from nearkin.tournament.terms import SeenData, Terms
+from nearkin.training import Description, Result, Run
 
 Kind = Literal["run", "baseline", "published"]
 
-# What one experiment compares, or what makes no difference to it: the rest of two recipes must be equal.
-_FREE_SECTIONS = frozenset({"seed", "loss", "sampler"})
-_FREE_KEYS = frozenset({"data.root", "data.workers", "evaluation.batch_size", "training.checkpoint_minutes"})
+_DEEPEST = 8  # folders below a given one that are looked into
+_MOST_FOLDERS = 20_000  # that are looked through before it is clear that this is no folder of runs
 
 
 @dataclass(frozen=True, order=True)
 class Experiment:
-    """What has to be the same before two losses can be compared.
+    """What has to be the same before two losses can be compared, by the names a reader knows it by.
+
+    Two experiments are told apart by more than these names (see :mod:`nearkin.tournament.terms`); where the
+    names are the same, ``detail`` says what differs.
 
     Attributes:
         dataset: Name of the data set, with the keywords that change it.
-        network: Name of the network.
-        embedding_dim: D.
-        protocol: How the tested network was selected.
+        network: Name of the network; empty where it is not known.
+        embedding_dim: D; 0 where it is not known.
+        protocol: How the tested network was selected; empty where it is not known.
+        detail: What tells it from another experiment of the same names.
     """
 
     dataset: str
     network: str
     embedding_dim: int
     protocol: str
+    detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.dataset} · {self.network} · {self.embedding_dim} · {self.protocol}"
+        parts = (self.dataset, self.network, self.embedding_dim or "", self.protocol, self.detail)
+        return " · ".join(str(part) for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -47,19 +56,18 @@ class Outcome:
 
     Attributes:
         experiment: Where it took part.
-        contender: The name of the loss or of the baseline.
+        contender: The name of the loss or of the baseline, or the label that a plan gave it.
         kind: ``run``, ``baseline`` or ``published``.
         scores: On the test classes, such as ``recall_at_1``, all in [0, 1].
         source: The run's directory, or the publication.
         seed: ``None`` where chance has no part, or is not known.
         path: The directory it was read from, if there is one.
-        recipe: Plain values of the whole recipe; empty for published figures.
-        validation: Scores on the validation classes at the chosen epoch.
+        terms: Everything that the scores depend on; ``None`` for figures of which only names are known.
+        result: Everything the run found out.
         curve: A row per epoch, as in ``metrics.jsonl``.
         cost: Seconds and bytes, as in ``cost.json``.
-        disclosure: What a reader should know about how the scores came about.
         description: One line on what the contender is, where the name does not say it.
-        result: All of ``result.json``.
+        loss: The name of the loss, whatever the contender is called.
     """
 
     experiment: Experiment
@@ -69,40 +77,34 @@ class Outcome:
     source: str
     seed: int | None = None
     path: Path | None = None
-    recipe: dict[str, Any] = field(default_factory=dict, repr=False)
-    validation: dict[str, float] | None = field(default=None, repr=False)
+    terms: Terms | None = field(default=None, repr=False)
+    result: Result | None = field(default=None, repr=False)
     curve: list[dict[str, Any]] = field(default_factory=list, repr=False)
     cost: dict[str, float | int] | None = field(default=None, repr=False)
-    disclosure: dict[str, Any] = field(default_factory=dict, repr=False)
     description: str = ""
-    result: dict[str, Any] = field(default_factory=dict, repr=False)
+    loss: str = ""
+
+    @property
+    def disclosure(self) -> dict[str, Any]:
+        """What a reader should know about how the scores came about."""
+        return {} if self.result is None else self.result.disclosure
+
+    def run(self) -> Run | None:
+        """Its directory, if there is one."""
+        if self.path is None:
+            return None
+        settings = {} if self.terms is None else dict(self.terms.settings)
+        return Run(self.path, Description(terms=settings))
 
     def queries(self) -> tuple[RetrievalScores, Tensor] | None:
-        """The test scores with the values of every query, and the labels of the test images, if kept."""
-        if self.path is None or not self.recipe:
-            return None
-        return Run(self.path, Recipe.parse(self.recipe)).queries()
+        """The test scores with the values of every query, and the labels of the test samples, if kept."""
+        run = self.run()
+        return None if run is None else run.queries()
 
     def parts(self) -> list[tuple[RetrievalScores, Tensor]]:
         """The queries of every network behind the scores: one, or one per fold; empty if not all are kept."""
-        own = self.queries()
-        if own is not None or self.path is None:
-            return [] if own is None else [own]
-        folds = [Run.existing(self.path / fold["run"]).queries() for fold in self.result.get("folds", [])]
-        kept = [fold for fold in folds if fold is not None]
-        return kept if len(kept) == len(folds) else []
-
-    def terms(self) -> dict[str, Any]:
-        """Everything in the recipe that must be equal for equal terms, as flat ``table.key`` entries."""
-        flat: dict[str, Any] = {}
-        for section, values in self.recipe.items():
-            if section in _FREE_SECTIONS:
-                continue
-            entries = values if isinstance(values, Mapping) else {"": values}
-            flat |= {f"{section}.{key}".rstrip("."): value for key, value in entries.items()}
-        if "sampler" in self.recipe:
-            flat["sampler.batch_size"] = self.recipe["sampler"].get("batch_size")
-        return {key: value for key, value in flat.items() if key not in _FREE_KEYS}
+        run = self.run()
+        return [] if run is None else run.parts()
 
 
 class Skipped(NamedTuple):
@@ -125,13 +127,14 @@ def read_outcomes(paths: Iterable[str | os.PathLike[str]]) -> Reading:
     Unfinished and damaged ones are listed under ``skipped`` with the reason, and stop nothing.
 
     Raises:
-        ValueError: if one of the paths does not exist.
+        ValueError: One of the paths is no directory, or holds far too many folders to be one of runs.
     """
     outcomes: list[Outcome] = []
     skipped: list[Skipped] = []
+    labels = _Labels()
     for folder in _folders(paths):
         try:
-            outcome = _read_run(folder) if (folder / "recipe.toml").exists() else _read_baseline(folder)
+            outcome = _read(folder, labels.of(folder))
         except (ValueError, KeyError, TypeError, OSError) as error:
             reason = f"lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
             skipped.append(Skipped(folder, reason))
@@ -150,54 +153,110 @@ def _folders(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
         path = Path(given)
         if not path.is_dir():
             raise ValueError(f"{path} is not a directory: give runs, or folders that hold runs")
-        files = (file for name in ("recipe.toml", "result.json") for file in path.rglob(name))
-        folders = {file.parent for file in files}
-        for folder in sorted(folders):
-            inside = any(parent in folders for parent in folder.parents)
-            if not inside and folder.resolve() not in seen:
+        for folder in run_folders(path):
+            if folder.resolve() not in seen:
                 seen.add(folder.resolve())
                 yield folder
 
 
-def _read_run(folder: Path) -> Outcome | None:
-    run = Run.existing(folder)
-    result = run.result()
-    if result is None:
+def run_folders(path: Path) -> list[Path]:
+    """The directories of runs and baselines in or below a folder, in order; what lies in one is its part.
+
+    Raises:
+        ValueError: There are far too many folders: this is no folder of runs.
+    """
+    found: list[Path] = []
+    for looked, (place, folders, files) in enumerate(os.walk(path), 1):
+        if looked > _MOST_FOLDERS:
+            raise ValueError(
+                f"{path} holds more than {_MOST_FOLDERS:,} folders: give the folder of the runs themselves"
+            )
+        here = Path(place)
+        if "recipe.toml" in files or "result.json" in files:
+            found.append(here)
+            folders.clear()
+        elif len(here.relative_to(path).parts) >= _DEEPEST:
+            folders.clear()
+        folders.sort()
+    return sorted(found)
+
+
+class _Labels:
+    """What plans call their runs, from the ``plan.json`` beside them."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, dict[str, str]] = {}
+
+    def of(self, run: Path) -> str:
+        """A run's label; empty if no plan gave it one."""
+        folder = run.parent
+        if folder not in self._known:
+            self._known[folder] = self._read(folder / "plan.json")
+        return self._known[folder].get(run.name, "")
+
+    def _read(self, file: Path) -> dict[str, str]:
+        try:
+            runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
+            return {one["name"]: _label(one) for one in runs}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+
+def _label(labels: Mapping[str, str]) -> str:
+    extra = labels.get("extra")
+    return f"{labels['loss']} {extra}" if extra else str(labels["loss"])
+
+
+def _read(folder: Path, label: str) -> Outcome | None:
+    run = Run.existing(folder) if (folder / "recipe.toml").exists() else None
+    if run is not None and not run.finished:
         return None
+    return outcome_of(run or Run(folder, Description()), label=label)
+
+
+def outcome_of(run: Run, *, label: str = "") -> Outcome:
+    """A finished run or baseline as an outcome.
+
+    Args:
+        run: Its directory.
+        label: What a plan calls it.
+    """
+    result = _result_of(run)
+    settings = _settings(run, result)
+    terms = Terms(settings, SeenData.of(settings, result), trained=result.baseline is None)
+    baseline = result.baseline
+    loss = str(settings["loss"]["name"]).removeprefix(PYTHON) if baseline is None else ""
     return Outcome(
-        experiment=experiment_of(run.recipe),
-        contender=run.recipe.loss.name,
-        kind="run",
-        scores=_scores(result["test"]),
-        source=str(folder),
-        seed=run.recipe.seed,
-        path=folder,
-        recipe=run.recipe.to_dict(),
-        validation=None if result.get("validation") is None else _scores(result["validation"]),
+        experiment=experiment_of(settings, result),
+        contender=(label or loss) if baseline is None else baseline.name,
+        kind="run" if baseline is None else "baseline",
+        scores=_scores(result.test.to_dict()),
+        source=str(run.path),
+        seed=settings.get("seed") if baseline is None else None,
+        path=run.path,
+        terms=terms,
+        result=result,
         curve=run.metrics(),
         cost=run.cost(),
-        disclosure=result.get("disclosure", {}),
-        result=result,
+        description="" if baseline is None else baseline.description,
+        loss=loss,
     )
 
 
-def _read_baseline(folder: Path) -> Outcome | None:
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    recipe = Recipe.parse(result["recipe"], source=str(folder))
-    about = result["baseline"]
-    return Outcome(
-        experiment=experiment_of(recipe),
-        contender=about["name"],
-        kind="baseline",
-        scores=_scores(result["test"]),
-        source=str(folder),
-        path=folder,
-        recipe=recipe.to_dict(),
-        cost=Run(folder, recipe).cost(),
-        disclosure=result.get("disclosure", {}),
-        description=about["description"],
-        result=result,
-    )
+def _result_of(run: Run) -> Result:
+    """The result, or what is wrong with it in the words of whoever wrote it."""
+    values = json.loads(run.result_file.read_text(encoding="utf-8"))
+    return Result.from_dict(values)
+
+
+def _settings(run: Run, result: Result) -> dict[str, Any]:
+    """Every setting; runs of the first edition did not write the defaults of keywords out."""
+    if (run.path / "run.json").exists() or result.baseline is not None:
+        return dict(run.terms or result.recipe)
+    try:
+        return Recipe.parse(run.terms or result.recipe).complete()
+    except ValueError:  # it names something that is not installed here
+        return dict(run.terms or result.recipe)
 
 
 def _scores(values: Mapping[str, Any]) -> dict[str, float]:
@@ -205,16 +264,33 @@ def _scores(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if not name.startswith("queries")}
 
 
-def experiment_of(recipe: Recipe) -> Experiment:
-    """The experiment that a recipe takes part in."""
-    data = recipe.data
-    name = data.name
-    if name == "folder" and data.root is not None:
-        name = f"folder {Path(data.root).name}"
-    changes = ", ".join(f"{key}={value}" for key, value in sorted(data.keywords.items()))
+def experiment_of(settings: Mapping[str, Any], result: Result | None = None) -> Experiment:
+    """The experiment that complete settings take part in, by the names a reader knows it by."""
+    network = settings.get("network", {})
+    size = network.get("embedding_dim") or (0 if result is None else result.network.get("embedding_dim", 0))
     return Experiment(
-        dataset=f"{name} ({changes})" if changes else name,
-        network=recipe.network.name,
-        embedding_dim=recipe.network.embedding_dim,
-        protocol=recipe.protocol.name,
+        dataset=_dataset(settings.get("data", {})),
+        network=str(network.get("name", "")).removeprefix(PYTHON),
+        embedding_dim=int(size),
+        protocol=str(settings.get("protocol", {}).get("name", "")),
     )
+
+
+def _dataset(table: Mapping[str, Any]) -> str:
+    """The data set's name, that of its folder or table, and keywords that are not the defaults."""
+    name, root = str(table.get("name", "")), table.get("root")
+    try:
+        defaults = DataRecipe.defaults_of(name)
+    except (ValueError, ImportError):  # given in Python, or not installed here
+        defaults = {}
+    own = {key for key in table if key not in DataRecipe.model_fields}
+    changed = {key: table[key] for key in sorted(own) if table[key] != _plain(defaults.get(key))}
+    shown = name.removeprefix(PYTHON)
+    if name in {"folder", "csv"} and root:
+        shown = f"{shown} {Path(root).name}"
+    told = ", ".join(f"{key}={value}" for key, value in changed.items())
+    return f"{shown} ({told})" if told else shown
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from nearkin.registry import nearest_name
 from nearkin.tournament import statistics
 from nearkin.tournament.comparisons import class_interval, compare_all, hits_of
+from nearkin.tournament.grouping import BoardOutcomes, group_outcomes
 from nearkin.tournament.outcomes import Experiment, Outcome, Skipped
 from nearkin.tournament.published import AS_PUBLISHED, figures_for, published, slips_in_table_11
 from nearkin.tournament.standings import (
@@ -40,6 +42,7 @@ def rank_outcomes(
     skipped: Sequence[Skipped] = (),
     metric: str = "recall_at_1",
     alpha: float = 0.05,
+    pool: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Standings:
     """Rank runs, baselines and published figures: per experiment, and over all of them.
@@ -50,27 +53,22 @@ def rank_outcomes(
         skipped: What could not be read; passed on.
         metric: The score that ranks, higher is better.
         alpha: Level of all tests.
+        pool: Settings such as ``sampler.name``, or whole tables, to average over although they differ.
         notes: Put before those that are found here.
 
     Raises:
-        ValueError: if there is nothing to rank, or an outcome lacks the metric.
+        ValueError: There is nothing to rank, an outcome lacks the metric, or no run has what to pool.
 
     >>> from nearkin.tournament.published import published
     >>> winner = rank_outcomes(published("thesis")).ranking.rows[0]
     >>> winner.contender, winner.total, winner.average
     ('proxy_anchor', 12.0, 1.0)
     """
-    by_experiment: dict[Experiment, list[Outcome]] = defaultdict(list)
-    for outcome in _without_copies(outcomes):
-        if metric not in outcome.scores:
-            raise ValueError(f"{outcome.source} has no {metric}: it has {', '.join(outcome.scores)}")
-        by_experiment[outcome.experiment].append(outcome)
-    if not by_experiment:
+    everything = list(outcomes)
+    check_metric(metric, everything)
+    if not everything:
         raise ValueError("there is no finished run to rank")
-    boards = [
-        _leaderboard(experiment, _told_apart(group), metric, alpha)
-        for experiment, group in sorted(by_experiment.items())
-    ]
+    boards = [_leaderboard(board, metric, alpha) for board in group_outcomes(everything, pool=pool)]
     ranking = pooled_ranking(boards, metric)
     friedman, nemenyi, pairs, test_notes = _tests(ranking, boards, metric, alpha)
     return Standings(
@@ -107,47 +105,21 @@ def rank_published(name: str, *, metric: str = "recall_at_1", alpha: float = 0.0
     return replace(standings, notes=[*slips_in_table_11(standings.ranking.rows), *standings.notes])
 
 
-def _without_copies(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes without those that a second directory holds as well: a copy is not a second seed."""
-    seen: list[Outcome] = []
+def check_metric(metric: str, outcomes: Iterable[Outcome]) -> None:
+    """Say at once that some outcome has no such score.
+
+    Raises:
+        ValueError: It names the outcome, and the score that was probably meant.
+    """
     for outcome in outcomes:
-        same = (outcome.experiment, outcome.contender, outcome.kind, outcome.seed, outcome.recipe)
-        if outcome.kind == "published" or all(
-            same != (one.experiment, one.contender, one.kind, one.seed, one.recipe) for one in seen
-        ):
-            seen.append(outcome)
-    return seen
+        if metric not in outcome.scores:
+            hint = nearest_name(metric, list(outcome.scores))
+            hint = hint.replace("known: ", "it has ") if hint.startswith("known") else hint
+            raise ValueError(f"{outcome.source} has no {metric}: {hint}")
 
 
-def _told_apart(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes of an experiment, with a loss's hyperparameters in its name where it ran with several."""
-    settings: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for outcome in outcomes:
-        loss = outcome.recipe.get("loss", {})
-        if outcome.kind == "run" and loss not in settings[outcome.contender]:
-            settings[outcome.contender].append(loss)
-    return [
-        replace(outcome, contender=_label(outcome, settings[outcome.contender]))
-        if outcome.kind == "run" and len(settings[outcome.contender]) > 1
-        else outcome
-        for outcome in outcomes
-    ]
-
-
-def _label(outcome: Outcome, settings: list[dict[str, Any]]) -> str:
-    loss = outcome.recipe["loss"]
-    keys = sorted({key for one in settings for key in one})
-    changing = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
-    shown = ", ".join(f"{key}={loss.get(key, 'default')}" for key in changing)
-    return f"{outcome.contender} ({shown})"
-
-
-def _leaderboard(
-    experiment: Experiment, outcomes: Sequence[Outcome], metric: str, alpha: float
-) -> Leaderboard:
-    groups: dict[str, list[Outcome]] = defaultdict(list)
-    for outcome in outcomes:
-        groups[outcome.contender].append(outcome)
+def _leaderboard(board: BoardOutcomes, metric: str, alpha: float) -> Leaderboard:
+    groups = board.rows
     hits = {name: found for name, group in groups.items() if (found := hits_of(group, metric)) is not None}
     means = {name: _mean_scores(group) for name, group in groups.items()}
     ranked = statistics.ranks(
@@ -169,14 +141,15 @@ def _leaderboard(
     ]
     places.sort(key=lambda place: (-place.scores[metric], place.contender))
     ordered = {place.contender: hits[place.contender] for place in places if place.contender in hits}
-    return Leaderboard(experiment, places, compare_all(ordered, alpha=alpha), _board_notes(places, len(hits)))
+    notes = [*board.notes, *_board_notes(places, len(hits))]
+    return Leaderboard(board.experiment, places, compare_all(ordered, alpha=alpha), notes)
 
 
 def _published_beside(outcome: Outcome) -> list[PublishedFigure]:
     """What others reported for the configuration of a run, whatever its hyperparameters."""
     if outcome.kind != "run":
         return []
-    return figures_for(outcome.experiment, outcome.recipe.get("loss", {}).get("name", outcome.contender))
+    return figures_for(outcome.experiment, outcome.loss or outcome.contender)
 
 
 def _mean_scores(group: Sequence[Outcome]) -> dict[str, float]:
@@ -234,7 +207,7 @@ def _beaten_by_baselines(places: Sequence[Place]) -> list[str]:
 
 def _unequal_terms(runs: Sequence[Outcome]) -> dict[str, dict[str, set[str]]]:
     """Every setting in which the runs of an experiment differ, with its values and who ran with each."""
-    terms = [(run.contender, run.terms()) for run in runs]
+    terms = [(run.contender, _terms_to_be_equal(run)) for run in runs]
     keys = sorted({key for _, values in terms for key in values})
     found: dict[str, dict[str, set[str]]] = {}
     for key in keys:
@@ -244,6 +217,17 @@ def _unequal_terms(runs: Sequence[Outcome]) -> dict[str, dict[str, set[str]]]:
         if len(by_value) > 1:
             found[key] = dict(by_value)
     return found
+
+
+def _terms_to_be_equal(run: Outcome) -> dict[str, Any]:
+    """What a fair comparison of losses has in common: everything but the losses and their batches."""
+    if run.terms is None:
+        return {}
+    return {
+        key: value
+        for key, value in run.terms.of_factor("contender").items()
+        if key.partition(".")[0] not in {"loss", "sampler", "imports"} or key == "sampler.batch_size"
+    }
 
 
 def pooled_ranking(boards: Sequence[Leaderboard], metric: str) -> Ranking:

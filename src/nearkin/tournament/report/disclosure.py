@@ -9,9 +9,12 @@ from typing import Any
 from nearkin.tournament.outcomes import Outcome
 from nearkin.tournament.report.tables import Cell, Column, Row, Table
 from nearkin.tournament.report.wording import count, labelled, listed
+from nearkin.training import Result
 
-_DISCLOSED = ("disclosure", "recipe", "selection", "data", "network", "versions")
-_PLACES = ("recipe.data.root",)  # where the images lie says nothing about the run, and much about a machine
+_PLACES = (
+    "recipe.data.root",
+    "recipe.network.trunk_cache",
+)  # where the images lie says nothing about the run, and much about a machine
 _ABSENT = "not said"
 _NAMED = 6
 
@@ -27,11 +30,8 @@ class Disclosure:
 
 def disclosure(outcomes: Sequence[Outcome]) -> Disclosure:
     """Compare everything that the runs disclose; baselines have no training to speak of."""
-    runs = [outcome for outcome in outcomes if outcome.kind == "run" and outcome.result]
-    flat = [
-        _flat({name: outcome.result[name] for name in _DISCLOSED if name in outcome.result})
-        for outcome in runs
-    ]
+    runs = [outcome for outcome in outcomes if outcome.kind == "run" and outcome.result is not None]
+    flat = [_flat(_disclosed(outcome.result)) for outcome in runs if outcome.result is not None]
     keys = [key for key in dict.fromkeys(key for one in flat for key in one) if key not in _PLACES]
     differing, equal = [], []
     said: set[tuple[str, ...]] = set()
@@ -52,6 +52,23 @@ def disclosure(outcomes: Sequence[Outcome]) -> Disclosure:
         Table("equal", f"Equal in all {len(runs)} runs", _EQUAL, equal) if equal else None,
         len(runs),
     )
+
+
+def _disclosed(result: Result) -> dict[str, Any]:
+    """What a result says about how its scores came about; lists of class names would fill pages."""
+    data = {} if result.data is None else result.data.to_dict()
+    splits = {name: _without_lists(split) for name, split in data.items() if isinstance(split, Mapping)}
+    return {
+        "disclosure": result.disclosure,
+        "recipe": result.recipe,
+        "selection": {"rule": result.rule, "epoch": result.epoch},
+        "data": splits,
+        "network": result.network,
+    }
+
+
+def _without_lists(split: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in split.items() if key != "class_names" and value != ""}
 
 
 _DIFFERENCE = [

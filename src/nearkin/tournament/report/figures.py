@@ -232,7 +232,7 @@ def _learning_chart(
 def _learning_curve(outcome: Outcome, key: str) -> Curve:
     factor = 1 if key == "loss" else 100
     points = [(float(row["epoch"]), factor * float(row[key])) for row in outcome.curve if key in row]
-    chosen = outcome.result.get("selection", {}).get("epoch")
+    chosen = None if outcome.result is None else outcome.result.epoch
     return Curve(points, next((point for point in points if point[0] == chosen), None))
 
 

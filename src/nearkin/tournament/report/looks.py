@@ -13,14 +13,18 @@ from typing import Any
 
 from PIL import Image
 
+from nearkin.data import DataSet
+from nearkin.networks import Embedder
+from nearkin.observer import Observer
 from nearkin.pictures.galleries import Retrieved, retrieved
 from nearkin.pictures.maps import embedding_map
 from nearkin.pictures.samples import LabelledSamples, portrait, shortened, strip_pixels
-from nearkin.protocols import Opened, examine, open_data, score_test
+from nearkin.protocols import examine, score_test
+from nearkin.recipe.reopening import data_of, networks_of
 from nearkin.tournament.outcomes import Outcome
 from nearkin.tournament.report.wording import CHOSEN_ON_TEST, Links, experiment_name, percent, score_name
 from nearkin.tournament.standings import Leaderboard, Place, Standings
-from nearkin.training import Observer, Run, load_network
+from nearkin.training import Run, TestEmbeddings
 
 _DATA_SETS = 3
 _QUERIES, _NEIGHBOURS = 8, 7
@@ -113,12 +117,13 @@ def _look(board: Leaderboard, metric: str, links: Links, observer: Observer) -> 
         for place in chosen:
             outcome = max(place.outcomes, key=lambda one: one.scores[metric])
             run = _run_with_network(outcome)
+            networks, data = networks_of(run), data_of(run, observer)
             observer.stage(f"looking at what {place.contender} finds on {board.experiment.dataset}")
             if place is chosen[0]:
-                seen, evaluation = _examined(run)
+                seen, evaluation = _examined(run, networks, data, observer)
                 confusions = _confusions(seen.queries, evaluation)
             else:
-                seen = score_test(load_network(run), open_data(run.recipe), run.recipe)
+                seen = score_test(networks[0], data, tuple(run.result.test.recall_at), observer)
             opened.append(_gallery(outcome, seen, metric, links))
     except (ValueError, OSError, RuntimeError) as error:
         return Look(name, [], [], " ".join(str(error).split()))
@@ -128,24 +133,24 @@ def _look(board: Leaderboard, metric: str, links: Links, observer: Observer) -> 
 def _run_with_network(outcome: Outcome) -> Run:
     """The run itself, or the first fold of a cross-validation."""
     assert outcome.path is not None
-    folds = outcome.result.get("folds", [])
-    return Run.existing(outcome.path / folds[0]["run"] if folds else outcome.path)
+    assert outcome.result is not None
+    return Run.existing(outcome.path / outcome.result.networks[0].run)
 
 
-def _examined(run: Run) -> tuple[Opened, dict[str, Any]]:
+def _examined(
+    run: Run, networks: Sequence[Embedder], data: DataSet, observer: Observer
+) -> tuple[TestEmbeddings, dict[str, Any]]:
     """The test split as a run sees it, and its ``evaluation.json``, made if it is not there."""
     file = run.path / "evaluation.json"
     if file.exists():
-        opened = score_test(load_network(run), open_data(run.recipe), run.recipe)
+        opened = score_test(networks[0], data, tuple(run.result.test.recall_at), observer)
     else:
-        found = examine(run).finished.opened
-        assert found is not None
-        opened = found
+        opened = examine(run, networks, data, observer).opened
     evaluation: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return opened, evaluation
 
 
-def _gallery(outcome: Outcome, opened: Opened, metric: str, links: Links) -> Gallery:
+def _gallery(outcome: Outcome, opened: TestEmbeddings, metric: str, links: Links) -> Gallery:
     rows = retrieved(
         opened.queries,
         opened.query_embeddings,
@@ -190,7 +195,7 @@ def _data_uri(picture: Image.Image, *, lossless: bool = False) -> str:
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
-def _map(opened: Opened) -> str:
+def _map(opened: TestEmbeddings) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "map.png"
         embedding_map(

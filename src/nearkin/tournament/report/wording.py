@@ -120,11 +120,12 @@ def experiment_name(experiment: Experiment, *, without: Iterable[str] = ()) -> s
     parts = {
         "dataset": experiment.dataset,
         "network": experiment.network,
-        "embedding_dim": f"{experiment.embedding_dim}-d",
+        "embedding_dim": f"{experiment.embedding_dim}-d" if experiment.embedding_dim else "",
         "protocol": protocol_label(experiment.protocol),
+        "detail": experiment.detail,
     }
     hidden = set(without) - ({"protocol"} if experiment.protocol == CHOSEN_ON_TEST else set())
-    shown = [text for key, text in parts.items() if key not in hidden]
+    shown = [text for key, text in parts.items() if text and key not in hidden]
     return " · ".join(shown or [experiment.dataset])
 
 
@@ -145,7 +146,7 @@ def row_kind(place: Place) -> Kind:
 class Links:
     """Where names and numbers lead, relative to the report's folder.
 
-    Anchors are numbers, whatever strangers have called their losses.
+    Anchors are numbers, whatever others have called their losses.
     """
 
     def __init__(self, standings: Standings, folder: Path) -> None:

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 import nearkin
 from nearkin.atomic import write_text
+from nearkin.observer import Observer
 from nearkin.pictures.style import light_dark_css
 from nearkin.tournament.report import figures, looks
 from nearkin.tournament.report.charts import DotChart, PanelChart
@@ -23,7 +24,6 @@ from nearkin.tournament.report.summary import Summary, summarise
 from nearkin.tournament.report.tables import Table, markdown
 from nearkin.tournament.report.wording import Links, count, listed
 from nearkin.tournament.standings import Standings
-from nearkin.training import Observer
 
 _MADE_BY_US = '<meta name="generator" content="nearkin '
 _LINKED_TABLE = re.compile(r'<a href="tables/(\w+\.(?:csv|tex))">')

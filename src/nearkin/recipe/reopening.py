@@ -1,0 +1,42 @@
+"""What a finished run was made with, opened again: its networks and its data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nearkin.data import DataSet
+from nearkin.model import is_model, read_embedder
+from nearkin.networks import Embedder
+from nearkin.observer import Observer
+from nearkin.recipe.building import build_embedder
+from nearkin.recipe.opening import open_data
+from nearkin.recipe.recipe import Recipe
+from nearkin.training import Run
+
+
+def networks_of(run: Run, **given: Any) -> list[Embedder]:
+    """The networks of a finished run: one, or one per fold.
+
+    Args:
+        run: Finished.
+        **given: ``network`` or ``transform``, where the run was given them in Python.
+    """
+    homes = [run.path / one.run for one in run.result.networks] or [run.path]
+    return [_network_in(home, run, **given) for home in homes]
+
+
+def _network_in(home: Path, run: Run, **given: Any) -> Embedder:
+    if is_model(home):
+        return read_embedder(home, **given)
+    # A run of the first edition: its recipe says how to build the network, whose weights are in the run.
+    recipe = Recipe.parse(run.terms, source=str(run.path)).changed({"network.weights": None})
+    embedder, _ = build_embedder(recipe.resolved(), open_data(recipe))
+    embedder.network.load_state_dict(Run(home, run.description).read_network())
+    embedder.network.eval()
+    return embedder
+
+
+def data_of(run: Run, observer: Observer | None = None) -> DataSet:
+    """The data set of a run, at the place that its recipe names."""
+    return open_data(Recipe.parse(run.terms, source=str(run.path)), observer)
