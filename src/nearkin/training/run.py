@@ -190,8 +190,15 @@ class Run:
             raise RunError(f"{self.path} holds other files and no run: choose another output directory")
 
     def _check_same_terms(self) -> None:
-        there = without_neutral_keys(_read_description(self.path).terms)
+        before = _read_description(self.path)
+        there = without_neutral_keys(before.terms)
         here = without_neutral_keys(json.loads(json.dumps(self.description.terms)))
+        said = tomllib.loads(self.description.text)
+        for key in before.chosen:  # what nobody says was chosen to fit the data, and is again
+            table, _, name = key.partition(".")
+            if name not in _table(said, table):
+                _table(there, table).pop(name, None)
+                _table(here, table).pop(name, None)
         if there != here:
             change = first_difference(there, here)
             raise RunError(
@@ -410,6 +417,11 @@ def _read_description(path: Path) -> Description:
         return Description(text, tomllib.loads(text))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} holds a run that cannot be read: {error}") from None
+
+
+def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = values.get(name)
+    return table if isinstance(table, dict) else {}
 
 
 def without_neutral_keys(terms: Mapping[str, Any]) -> dict[str, Any]:
