@@ -16,7 +16,6 @@ from pathlib import Path
 
 from filelock import Timeout
 
-import nearkin
 from nearkin.atomic import write_text
 
 ERROR = "error.txt"
@@ -67,7 +66,7 @@ def _popen(command: list[str], variables: Mapping[str, str], output: int | None)
 
 def import_folders() -> list[str]:
     """Where this process imports from, beside what comes with the interpreter: plug-ins may lie there."""
-    package = str(Path(nearkin.__file__).parents[1])
+    package = str(Path(__file__).absolute().parents[1])
     own = [str(Path(entry or ".").absolute()) for entry in sys.path]
     found = [entry for entry in [package, *own, str(Path.cwd())] if not _comes_with_python(Path(entry))]
     return [entry for entry in dict.fromkeys(found) if Path(entry).exists()]

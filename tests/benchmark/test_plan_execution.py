@@ -19,9 +19,10 @@ from PIL import Image
 from nearkin.atomic import is_unfinished, write_json
 from nearkin.benchmark import execution
 from nearkin.benchmark.execution import execute_plan
-from nearkin.benchmark.plan import Plan
+from nearkin.benchmark.plan import Plan, PlanError
 from nearkin.benchmark.progress import Board, BoardObserver
 from nearkin.benchmark.workforce import Event, LocalProcesses
+from nearkin.losses.base import registry as loss_registry
 from nearkin.training import Run, RunError
 from nearkin.training.run import lock_of
 from nearkin.workers import is_taken
@@ -81,6 +82,41 @@ def test_what_is_missing_is_run_and_nothing_else(workforce, glyphs_root, tmp_pat
         "nca",
         "proxy_anchor",
     ]
+
+
+def test_a_batch_that_was_fitted_to_the_data_is_the_same_run_again(workforce, glyphs_root, tmp_path):
+    values = tiny_plan(glyphs_root, losses=["triplet"])
+    del values["recipe"]["sampler"]
+    for _ in range(2):
+        (progress,) = execute_plan(Plan.parse(values), tmp_path).runs
+        assert progress.state == "done", progress.reason
+    assert len(workforce.trained) == 1
+    assert progress.result.recipe["sampler"]["batch_size"] < 180
+    assert "cannot fill a batch" in progress.result.chosen["sampler.batch_size"]
+    values["recipe"]["sampler"] = {"batch_size": 100}
+    with pytest.raises(RunError, match="sampler.batch_size"):
+        execute_plan(Plan.parse(values), tmp_path)
+
+
+def test_plug_ins_are_found_in_worker_processes(glyphs_root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loss_registry, "_makers", dict(loss_registry._makers))  # other tests go without
+    (tmp_path / "my_plug_in_losses.py").write_text(
+        "from nearkin import losses\n"
+        "def pull(embeddings, labels):\n"
+        "    same = labels[:, None] == labels\n"
+        "    return (1 - embeddings @ embeddings.T)[same].mean()\n"
+        "losses.register('my_plug_in_nca')(type('MyNCA', (losses.NCA,), {'__module__': __name__}))\n"
+    )
+    values = tiny_plan(glyphs_root, losses=["my_plug_in_losses:pull", "my_plug_in_nca"])
+    values |= {"imports": ["my_plug_in_losses"]}
+    board = execute_plan(Plan.parse(values), tmp_path / "runs", jobs=2)
+    assert [(progress.state, progress.reason) for progress in board.runs] == [("done", "")] * 2
+
+
+def test_objects_given_in_python_are_refused_before_anything_runs(glyphs_root):
+    with pytest.raises(PlanError, match=r"the loss \(pull\) was given as a Python object.*module:object"):
+        Plan.parse(tiny_plan(glyphs_root, losses=["nca", "python:pull"]))
 
 
 @pytest.fixture

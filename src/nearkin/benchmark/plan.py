@@ -401,6 +401,7 @@ class Plan(Section):
                 values = merged(values, adjustment.recipe)
         name = _name(labels)
         recipe = Recipe.parse(values, source=name)
+        refuse_objects([recipe])
         try:
             recipe.resolved()
         except RecipeError as error:
