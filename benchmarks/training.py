@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from nearkin.training.building import build_loss
+from nearkin.training.optimization import learning_rate_factor
 from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -27,8 +29,6 @@ from harness import FLOOR, OURS, Benchmark, Options, Taken
 from nearkin import data, sampling
 from nearkin.allocation import keep_freed_memory
 from nearkin.training import Observer, Recipe, Run, build_network, train
-from nearkin.training.building import build_loss
-from nearkin.training.optimization import learning_rate_factor
 
 LOSSES, EPOCHS = ("multi_similarity", "proxy_anchor"), 3
 

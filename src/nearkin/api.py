@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearkin.data import DataSet, as_data_set
+from nearkin.data import DataSet
 from nearkin.display import observer_for
-from nearkin.model import Model, is_model, read_embedder
-from nearkin.networks import Embedder
+from nearkin.model import Model, is_model
 from nearkin.observer import Observer
 from nearkin.protocols import Examination, examine, execute
-from nearkin.recipe import Recipe, open_data
-from nearkin.recipe.building import build_embedder
+from nearkin.recipe import Recipe
 from nearkin.recipe.naming import default_output
 from nearkin.recipe.objects import recipe_of
+from nearkin.recipe.reopening import data_of, networks_of
 from nearkin.training import Run, RunError
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def load(path: Path_, *, network: Any = None, transform: Any = None) -> Model:
     given = {"network": network, "transform": _per_sample(transform)}
     if is_model(folder) or list(folder.glob("network-*/model.json")):
         return Model.read(folder, **given)
-    return Model(embedders_of(Run.existing(folder), **given), {"run": str(folder)})
+    return Model(networks_of(Run.existing(folder), **given), {"run": str(folder)})
 
 
 def _per_sample(transform: Any) -> Any:
@@ -109,24 +108,6 @@ def _per_sample(transform: Any) -> Any:
     if transform is None or hasattr(transform, "transforms_batches"):
         return transform
     return PerSample(transform)
-
-
-def embedders_of(run: Run, **given: Any) -> list[Embedder]:
-    """The networks of a finished run: one, or one per fold."""
-    result = run.result
-    homes = [run.path / one.run for one in result.networks] or [run.path]
-    return [_embedder_of(home, run, **given) for home in homes]
-
-
-def _embedder_of(home: Path, run: Run, **given: Any) -> Embedder:
-    if is_model(home):
-        return read_embedder(home, **given)
-    # A run of the first edition: its recipe says how to build the network, whose weights are in the run.
-    recipe = Recipe.parse(run.terms, source=str(run.path)).changed({"network.weights": None})
-    embedder, _ = build_embedder(recipe.resolved(), open_data(recipe))
-    embedder.network.load_state_dict(Run(home, run.description).read_network())
-    embedder.network.eval()
-    return embedder
 
 
 def evaluate(
@@ -151,22 +132,12 @@ def evaluate(
     observer = observer_for(progress)
     try:
         data_set = data_of(finished, data, observer)
-        embedders = embedders_of(finished, network=network, transform=_per_sample(transform))
+        embedders = networks_of(finished, network=network, transform=_per_sample(transform))
         if result.data is not None and result.data.test is not None:
             _refuse_other_data(result.data.test.fingerprint, data_set, finished)
         return examine(finished, embedders, data_set, observer)
     finally:
         observer.end()
-
-
-def data_of(run: Run, data: Any = None, observer: Observer | None = None) -> DataSet:
-    """The data set of a run, or the one that is given, at the place where it is now."""
-    recipe = Recipe.parse(run.terms, source=str(run.path))
-    if isinstance(data, str | os.PathLike):
-        return open_data(recipe.changed({"data.root": os.fspath(data)}), observer)
-    if data is not None:
-        return as_data_set(data)
-    return open_data(recipe, observer)
 
 
 def _refuse_other_data(fingerprint: str, data: DataSet, run: Run) -> None:

@@ -45,9 +45,9 @@ def train_on(
 
 def embedder_of(run: Run) -> Embedder:
     """The trained network of a finished run."""
-    from nearkin.api import embedders_of  # noqa: PLC0415
+    from nearkin.api import networks_of  # noqa: PLC0415
 
-    return embedders_of(run)[0]
+    return networks_of(run)[0]
 
 
 def load_network(run: Run) -> Network:

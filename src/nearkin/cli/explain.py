@@ -147,7 +147,7 @@ def _batch_of_run(path: Path, split: Split, size: dict[str, int]) -> tuple[Batch
         data_set = api.data_of(existing, observer=display)
         samples = data_set.train if split is Split.train else data_set.require_test()
         chosen, labels = draw_balanced(samples.labels, **size)
-        rows = api.embedders_of(existing)[0].embed(samples.select(chosen))
+        rows = api.networks_of(existing)[0].embed(samples.select(chosen))
     finally:
         display.end()
     title = f"{recipe.data.name}, {split.value} classes"

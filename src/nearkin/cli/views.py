@@ -45,7 +45,7 @@ def draw_run(run: Run, observer: Observer, opened: TestEmbeddings | None = None)
 def _opened_again(run: Run, observer: Observer) -> TestEmbeddings | None:
     try:
         data = api.data_of(run, observer=observer)
-        return open_again(api.embedders_of(run), data, tuple(run.result.test.recall_at), observer)
+        return open_again(api.networks_of(run), data, tuple(run.result.test.recall_at), observer)
     except (ValueError, OSError) as error:
         observer.warning(f"the pictures that are missing cannot be drawn: {error}")
         return None

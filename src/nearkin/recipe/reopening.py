@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from nearkin.data import DataSet
+from nearkin.data import DataSet, as_data_set
 from nearkin.model import is_model, read_embedder
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
@@ -37,6 +38,15 @@ def _network_in(home: Path, run: Run, **given: Any) -> Embedder:
     return embedder
 
 
-def data_of(run: Run, observer: Observer | None = None) -> DataSet:
-    """The data set of a run, at the place that its recipe names."""
-    return open_data(Recipe.parse(run.terms, source=str(run.path)), observer)
+def data_of(run: Run, data: Any = None, observer: Observer | None = None) -> DataSet:
+    """The data set of a run.
+
+    Args:
+        run: Whose recipe names it.
+        data: Where it is now, if it has moved, or the data itself, if it was given in Python.
+        observer: Hears what is being done.
+    """
+    recipe = Recipe.parse(run.terms, source=str(run.path))
+    if isinstance(data, str | os.PathLike):
+        return open_data(recipe.changed({"data.root": os.fspath(data)}), observer)
+    return open_data(recipe, observer) if data is None else as_data_set(data)

@@ -117,7 +117,7 @@ def _look(board: Leaderboard, metric: str, links: Links, observer: Observer) -> 
         for place in chosen:
             outcome = max(place.outcomes, key=lambda one: one.scores[metric])
             run = _run_with_network(outcome)
-            networks, data = networks_of(run), data_of(run, observer)
+            networks, data = networks_of(run), data_of(run, observer=observer)
             observer.stage(f"looking at what {place.contender} finds on {board.experiment.dataset}")
             if place is chosen[0]:
                 seen, evaluation = _examined(run, networks, data, observer)
