@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from nearkin.data.pixels import is_image, to_pixels
@@ -21,6 +22,8 @@ def shown(samples: Samples, index: int) -> Tensor | str:
     if source is not None:
         return shown(source, index)
     sample = samples[index]
+    if isinstance(sample, Tensor) and sample.dtype == torch.uint8 and sample.ndim == 3:
+        return sample  # with any number of channels: pictures know what to do
     if is_image(sample):
         return to_pixels(sample)
     return sample if isinstance(sample, str) else samples.name(index)

@@ -23,6 +23,7 @@ from nearkin.recipe.choices import PYTHON, Choice, Section
 from nearkin.recipe.errors import RecipeError, first_mistake
 from nearkin.recipe.plugins import import_plugins
 from nearkin.recipe.sections import (
+    SECTIONS,
     DataRecipe,
     EvaluationRecipe,
     LossRecipe,
@@ -126,7 +127,11 @@ class Recipe(Section):
         Traceback (most recent call last):
         nearkin.recipe.errors.RecipeError: recipe: unknown key seeds: did you mean seed?
         """
-        said = {key: value for key, value in upgraded(_plain(values)).items() if value != {}}
+        said = {
+            key: value
+            for key, value in upgraded(_plain(values)).items()
+            if value != {} or key not in SECTIONS
+        }
         imports = said.get("imports", ())
         try:
             import_plugins(imports if isinstance(imports, list | tuple) else [imports])
