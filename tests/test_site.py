@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import nearkin.torchvision_import  # noqa: F401  (transformers imports torchvision)
 from nearkin import losses
 from test_documents import ROOT, python_blocks
 
