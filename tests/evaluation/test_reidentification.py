@@ -37,7 +37,7 @@ def test_equals_the_definition(seed, queries, items, tied):
             kinds.append(None if junk else same)
         ordered = naive_list(similarities, kinds)
         if any(ordered):
-            ranks = [n + 1 for n, kin in enumerate(ordered) if kin]
+            ranks = [n + 1 for n, is_positive in enumerate(ordered) if is_positive]
             firsts.append(ranks[0])
             averages.append(sum((n + 1) / rank for n, rank in enumerate(ranks)) / len(ranks))
     if not firsts:

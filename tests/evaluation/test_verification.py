@@ -21,7 +21,7 @@ def scored_pairs(similarity: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=4, max_size=50), st.integers(2, 4))
 def test_equals_definitions(pairs, folds):
-    similarity, same = [float(s) for s, _ in pairs], [kin for _, kin in pairs]
+    similarity, same = [float(s) for s, _ in pairs], [is_positive for _, is_positive in pairs]
     positives, negatives = sum(same), len(same) - sum(same)
     first, second = scored_pairs(similarity)
     if min(positives, negatives) < folds:
@@ -35,8 +35,10 @@ def test_equals_definitions(pairs, folds):
     cuts = [*sorted(set(similarity)), 7.0]
     shares = [
         (
-            sum(s >= cut and not kin for s, kin in zip(similarity, same, strict=True)) / negatives,
-            sum(s >= cut and kin for s, kin in zip(similarity, same, strict=True)) / positives,
+            sum(s >= cut and not is_positive for s, is_positive in zip(similarity, same, strict=True))
+            / negatives,
+            sum(s >= cut and is_positive for s, is_positive in zip(similarity, same, strict=True))
+            / positives,
         )
         for cut in cuts
     ]
@@ -50,8 +52,8 @@ def test_equals_definitions(pairs, folds):
 
 
 def naive_lfw(similarity, same, folds):
-    true = [i for i, kin in enumerate(same) if kin]
-    false = [i for i, kin in enumerate(same) if not kin]
+    true = [i for i, is_positive in enumerate(same) if is_positive]
+    false = [i for i, is_positive in enumerate(same) if not is_positive]
     accuracies = []
     for fold in range(folds):
         inside = [ids[n] for ids in (true, false) for n in range(len(ids)) if n * folds // len(ids) == fold]

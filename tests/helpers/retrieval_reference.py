@@ -17,8 +17,12 @@ def naive_similarities(queries: Tensor, gallery: Tensor, metric: str) -> list[li
 
 def naive_list(similarities: list[float], positive: list[bool | None]) -> list[bool]:
     """Items in order, True for a positive; None (the query itself) is left out; a tie favours negatives."""
-    items = [(round(s, 9), kin) for s, kin in zip(similarities, positive, strict=True) if kin is not None]
-    return [kin for _, kin in sorted(items, key=lambda item: (-item[0], item[1]))]
+    items = [
+        (round(s, 9), is_positive)
+        for s, is_positive in zip(similarities, positive, strict=True)
+        if is_positive is not None
+    ]
+    return [is_positive for _, is_positive in sorted(items, key=lambda item: (-item[0], item[1]))]
 
 
 def naive_scores(
@@ -36,7 +40,7 @@ def naive_scores(
     left_out = 0
     for q, similarities in enumerate(naive_similarities(queries, searched, metric)):
         positive = [
-            None if gallery is None and q == g else _kin(labels[q], searched_labels[g])
+            None if gallery is None and q == g else _positive(labels[q], searched_labels[g])
             for g in range(len(searched))
         ]
         ordered = naive_list(similarities, positive)
@@ -61,7 +65,7 @@ def naive_scores(
     return means | {"queries": len(rows), "queries_without_positive": left_out}
 
 
-def _kin(first: Tensor, second: Tensor) -> bool:
+def _positive(first: Tensor, second: Tensor) -> bool:
     return bool((first == second).item()) if first.ndim == 0 else bool((first.bool() & second.bool()).any())
 
 

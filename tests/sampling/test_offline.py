@@ -24,8 +24,8 @@ def naive(embeddings, labels, count, mining, depth):
         near = sorted(cosines, key=lambda j: -cosines[j])[:depth]
         negatives = [j for j in near if labels[j] != labels[i]]
         if mining == "semi_hard":
-            kin = [cosines[j] for j in cosines if labels[j] == labels[i]]
-            mean = sum(kin) / len(kin) if kin else float("inf")
+            positives = [cosines[j] for j in cosines if labels[j] == labels[i]]
+            mean = sum(positives) / len(positives) if positives else float("inf")
             fair = [j for j in negatives if cosines[j] < mean]
             negatives = fair + [j for j in reversed(negatives) if j not in fair]
         lists.append((negatives + [-1] * count)[:count])

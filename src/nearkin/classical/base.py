@@ -92,7 +92,7 @@ class SupervisedLearner(MetricLearner):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn from points ``X (n, n_features)`` and labels ``y (n,)`` of two classes or more.
 
-        A class with one member has nobody to be near to; it only keeps the others away.
+        A class with one member has no positives; it only serves as negatives of the others.
         """
         self._validate_params()
         points, labels = self._labelled(X, y)

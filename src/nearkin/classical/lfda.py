@@ -103,6 +103,6 @@ def _affine_scatter(X: Array, n_neighbors: int) -> Array:
     np.fill_diagonal(D, 0.0)
     scale = np.sqrt(np.partition(D, k, axis=1)[:, k])
     local = np.outer(scale, scale)
-    # A scale of 0 means a crowd of equal points: only they are neighbours.
+    # A scale of 0 means many equal points: only they are neighbours.
     affinity = np.exp(-np.divide(D, local, out=np.where(D > 0, np.inf, 0.0), where=local > 0))
     return np.asarray((X * affinity.sum(axis=1)[:, None]).T @ X - X.T @ affinity @ X)

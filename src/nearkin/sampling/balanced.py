@@ -124,12 +124,12 @@ class BalancedSampler(PlannedSampler):
         self._divide(torch.zeros_like(self._class_sizes, dtype=torch.bool))
         images = int(self._used_images.sum())
         K = self.images_per_class
-        lonely = (self._class_sizes % K == 1) & (self._class_sizes > K)
-        if self.drop_short or K < 3 or not lonely.any():
+        single_left = (self._class_sizes % K == 1) & (self._class_sizes > K)
+        if self.drop_short or K < 3 or not single_left.any():
             return
-        self._divide(lonely)
+        self._divide(single_left)
         if int(self._used_images.sum()) < images or not self._halves_stay_apart():
-            self._divide(torch.zeros_like(lonely))
+            self._divide(torch.zeros_like(single_left))
 
     def _divide(self, halved: Tensor) -> None:
         """Cut every class into full groups, a short one, and a second short one where it is ``halved``."""

@@ -21,13 +21,13 @@ def spread_positive_pairs(mixed: Sequence[Tensor], regular: Tensor, classes: Ten
         classes: The class of every image, ``(N,)``.
         most: How many images of one class a batch may hold.
     """
-    poor = [batch for batch in mixed if len(batch) > 1 and not _has_pair(classes[batch])]
-    if not poor:
+    has_pair = [_has_pair(classes[batch]) for batch in mixed]
+    without = [batch for batch, has in zip(mixed, has_pair, strict=True) if not has and len(batch) > 1]
+    if not without:
         return
-    needy = {id(batch) for batch in poor}
-    rich = [*regular, *(batch for batch in mixed if id(batch) not in needy)]
-    donors = deque(_Batch(batch, classes) for batch in rich)
-    waiting, before = [_Batch(batch, classes) for batch in poor], 0
+    others = [*regular, *(batch for batch, has in zip(mixed, has_pair, strict=True) if has)]
+    donors = deque(_Batch(batch, classes) for batch in others)
+    waiting, before = [_Batch(batch, classes) for batch in without], 0
     while waiting and len(waiting) != before:
         before = len(waiting)
         waiting = [batch for batch in waiting if not _is_helped(batch, donors, most)]

@@ -48,7 +48,7 @@ def hard_negatives(
     >>> points, labels = torch.stack((angles.cos(), angles.sin()), dim=1), torch.tensor([0, 0, 1, 1])
     >>> hard_negatives(points, labels, count=2, mining="hard")[0]
     tensor([2, 3])
-    >>> hard_negatives(points, labels, count=2, mining="semi_hard")[0]  # the 40° come after its kin's 30°
+    >>> hard_negatives(points, labels, count=2, mining="semi_hard")[0]  # 30° is its own class's
     tensor([3, 2])
     """
     if mining not in MINING:
@@ -65,16 +65,16 @@ def hard_negatives(
     useful = (neighbours != NO_IMAGE) & (labels[neighbours] != labels.unsqueeze(1))
     preference = similarities
     if mining == "semi_hard":
-        kin = _similarity_to_kin(embeddings, classes, sizes).unsqueeze(1)
+        own = _similarity_to_own_class(embeddings, classes, sizes).unsqueeze(1)
         # Cosines are at most 1, so 3 below the mirrored similarity is below every semi-hard one.
-        preference = torch.where(similarities < kin, similarities, -similarities - 3)
+        preference = torch.where(similarities < own, similarities, -similarities - 3)
     preference = preference.masked_fill(~useful, -torch.inf)
     best, order = preference.topk(min(count, depth), dim=1)
     chosen = neighbours.gather(1, order).masked_fill(best == -torch.inf, NO_IMAGE)
     return torch.nn.functional.pad(chosen, (0, count - chosen.shape[1]), value=NO_IMAGE)
 
 
-def _similarity_to_kin(embeddings: Tensor, classes: Tensor, sizes: Tensor) -> Tensor:
+def _similarity_to_own_class(embeddings: Tensor, classes: Tensor, sizes: Tensor) -> Tensor:
     """The mean cosine of every image with the others of its class, ``(N,)``; +∞ for one without any."""
     unit = torch.nn.functional.normalize(embeddings.float(), dim=1)
     sums = unit.new_zeros(len(sizes), unit.shape[1]).index_add_(0, classes, unit)
