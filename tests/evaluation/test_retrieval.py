@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -387,3 +388,11 @@ def test_to_pandas_without_pandas_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         RecallScores.from_dict({}).to_pandas()
+
+
+def test_scores_cannot_be_changed_afterwards():
+    embeddings, labels = clustered(20, 4, 3, seed=10)
+    scores = retrieval_scores(embeddings, labels, per_query=True)
+    for value in (scores, scores.per_query):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            value.queries = 3

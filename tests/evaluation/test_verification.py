@@ -107,6 +107,7 @@ def test_a_collapsed_embedding_knows_nothing():
         ({"second": torch.ones(40, 2)}, "3 columns"),
         ({"second": torch.full((40, 3), torch.nan)}, "NaN"),
         ({"far": (0.0,)}, "far="),
+        ({"far": (0.5, 1.5)}, r"far=\(0.5, 1.5\) must hold rates above 0 and up to 1"),
         ({"folds": 1}, "folds=1"),
     ],
 )
