@@ -41,6 +41,21 @@ PAIRS = {
         pml.ContrastiveLoss(pos_margin=0, neg_margin=1, distance=distances.LpDistance(power=2)),
         None,
     ),
+    "contrastive euclidean": (
+        losses.Contrastive(margin=1.0, metric="euclidean"),
+        pml.ContrastiveLoss(),
+        None,
+    ),
+    "triplet all euclidean": (
+        losses.Triplet(margin=0.05, metric="euclidean", mining="all"),
+        pml.TripletMarginLoss(),
+        None,
+    ),
+    "triplet hard euclidean": (
+        losses.Triplet(margin=0.05, metric="euclidean", mining="hard"),
+        pml.TripletMarginLoss(),
+        miners.BatchHardMiner(),
+    ),
     "triplet all": (
         losses.Triplet(margin=0.1, mining="all"),
         pml.TripletMarginLoss(margin=0.1, distance=COSINE),

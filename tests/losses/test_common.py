@@ -17,8 +17,10 @@ def test_promise(name, check):
 
 VARIANTS = [
     ("contrastive", {"metric": "squared_euclidean", "margin": 1.0}),
+    ("contrastive", {"metric": "euclidean", "margin": 1.0}),
     ("contrastive", {"mining": "random"}),
     ("triplet", {"mining": "all"}),
+    ("triplet", {"mining": "all", "metric": "euclidean"}),
     ("triplet", {"mining": "hard", "metric": "squared_euclidean"}),
     ("triplet", {"mining": "distance_weighted"}),
     ("lifted_structure", {"mining": "all", "negative_scale": 200.0}),

@@ -11,7 +11,7 @@ import copy
 import inspect
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,8 +94,8 @@ def _maker_of(loss: Any, hyperparameters: dict[str, Any]) -> tuple[Make, str]:
 
         def build_class() -> nn.Module:
             drawn = {"generator": torch.Generator().manual_seed(3)} if random else {}
-            made: nn.Module = loss(**{**given, **drawn, **hyperparameters})
-            return made
+            made: Any = loss(**{**given, **drawn, **hyperparameters})
+            return cast(nn.Module, made)
 
         return _seeded(build_class), what
     required = [p for p in parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
@@ -373,8 +373,10 @@ def check_validation_can_be_switched_off(make: Make) -> None:
 def check_values_of_samples(make: Make) -> None:
     """Values per sample have the loss as their mean, and weights of 1 change nothing; gradients included."""
     loss = make()
-    if isinstance(loss, WrappedLoss) or (complaint := _complaint(loss, batch(), LABELS, reduction="none")):
-        assert isinstance(loss, WrappedLoss) or "one value per" in complaint, complaint
+    if isinstance(loss, WrappedLoss):
+        return
+    if complaint := _complaint(loss, batch(), LABELS, reduction="none"):
+        assert "one value per" in complaint, complaint  # it states a scalar only
         return
     value, gradient = value_and_gradient(make, batch(torch.float64), LABELS)
     ones = torch.ones(len(LABELS), dtype=torch.float64)
