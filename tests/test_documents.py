@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -64,3 +66,31 @@ def test_no_document_claims_every_loss_there_is():
     ):
         text = " ".join(path.read_text(encoding="utf-8").lower().split())
         assert not re.search(r"(every|all) loss(es)? of (deep metric learning|the field)", text), path
+
+
+def test_coming_from_pytorch_metric_learning_is_true():
+    """Its blocks follow each other, and their assertions say what is equal."""
+    document = "docs/from_pytorch_metric_learning.md"
+    namespace = {"__name__": "coming_from_pytorch_metric_learning"}
+    blocks = python_blocks(document)
+    assert len(blocks) >= 5
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"{document} block {number}", "exec"), namespace)
+
+
+def test_coming_from_pytorch_metric_learning_names_all_of_it():
+    text = (ROOT / "docs/from_pytorch_metric_learning.md").read_text(encoding="utf-8")
+    for room in ("losses", "miners", "samplers", "reducers", "regularizers"):
+        module = importlib.import_module(f"pytorch_metric_learning.{room}")
+        names = [name for name, made in vars(module).items() if inspect.isclass(made)]
+        missing = [
+            name
+            for name in names
+            if name not in text and not name.startswith("Base") and not name.endswith("Mixin")
+        ]
+        assert set(missing) <= {
+            "GenericPairLoss",  # what others are made of
+            "EmbeddingsAlreadyPackagedAsTriplets",
+            "DivisorReducer",
+            "MultipleReducers",
+        }, missing
