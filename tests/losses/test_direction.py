@@ -57,8 +57,8 @@ def test_anchors_a_few_at_a_time_change_nothing(monkeypatch):
     torch.testing.assert_close(torch.autograd.grad(in_parts, x)[0], gradient)
 
 
-def test_classes_and_anchors_give_the_same_triplets():
-    """One-hot labels take the way of any kin, plain ones that of classes; with copies and zero vectors."""
+def test_one_hot_labels_give_the_same_triplets():
+    """With copies and zero vectors."""
     x = batch(torch.float64)
     x[1], x[4], x[6] = x[0], x[3], 0
     x.requires_grad_()

@@ -69,10 +69,10 @@ def test_a_sample_without_weight_gives_nothing_as_an_anchor(name):
     torch.testing.assert_close(values.mean(), mean, rtol=1e-4, atol=1e-5)
     mean.backward()
     assert torch.isfinite(x.grad).all()
-    nobody = made(name)(batch(), LABELS, weights=torch.zeros(len(LABELS)))
-    assert torch.isfinite(nobody)
+    without = made(name)(batch(), LABELS, weights=torch.zeros(len(LABELS)))
+    assert torch.isfinite(without)
     if name not in WITH_PROXIES:  # which may have terms between proxies
-        assert nobody == 0
+        assert without == 0
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -45,27 +45,31 @@ def as_set(triplets: mining.Triplets) -> set[tuple[int, int, int]]:
     return set(listed)
 
 
-def kin(labels, i):
+def positives_of(labels, i):
     return [j for j in range(len(labels)) if j != i and labels[j] == labels[i]]
 
 
-def strangers(labels, i):
+def negatives_of(labels, i):
     return [j for j in range(len(labels)) if labels[j] != labels[i]]
 
 
 def naive_hard(S, labels):
     return {
-        (a, min(kin(labels, a), key=lambda j: S[a][j]), max(strangers(labels, a), key=lambda j: S[a][j]))
+        (
+            a,
+            min(positives_of(labels, a), key=lambda j: S[a][j]),
+            max(negatives_of(labels, a), key=lambda j: S[a][j]),
+        )
         for a in range(len(labels))
-        if kin(labels, a) and strangers(labels, a)
+        if positives_of(labels, a) and negatives_of(labels, a)
     }
 
 
 def naive_semi_hard(S, labels):
     found = set()
     for a in range(len(labels)):
-        for p in kin(labels, a):
-            farther = [n for n in strangers(labels, a) if S[a][n] < S[a][p]]
+        for p in positives_of(labels, a):
+            farther = [n for n in negatives_of(labels, a) if S[a][n] < S[a][p]]
             if farther:
                 found.add((a, p, max(farther, key=lambda n: S[a][n])))
     return found
@@ -100,12 +104,12 @@ def test_multi_similarity(labels, seed, epsilon):
     masks = view.mine(mining.MultiSimilarity(epsilon))
     S = view.S.tolist()
     for i in range(len(labels)):
-        lowest = min((S[i][p] for p in kin(labels, i)), default=float("inf"))
-        highest = max((S[i][n] for n in strangers(labels, i)), default=-float("inf"))
-        hard_kin = [p for p in kin(labels, i) if S[i][p] < highest + epsilon]
-        hard_strangers = [n for n in strangers(labels, i) if S[i][n] > lowest - epsilon]
-        assert masks.positive[i].nonzero().squeeze(1).tolist() == hard_kin
-        assert masks.negative[i].nonzero().squeeze(1).tolist() == hard_strangers
+        lowest = min((S[i][p] for p in positives_of(labels, i)), default=float("inf"))
+        highest = max((S[i][n] for n in negatives_of(labels, i)), default=-float("inf"))
+        hard_positives = [p for p in positives_of(labels, i) if S[i][p] < highest + epsilon]
+        hard_negatives = [n for n in negatives_of(labels, i) if S[i][n] > lowest - epsilon]
+        assert masks.positive[i].nonzero().squeeze(1).tolist() == hard_positives
+        assert masks.negative[i].nonzero().squeeze(1).tolist() == hard_negatives
 
 
 def test_all_selects_everything():
@@ -126,12 +130,12 @@ def test_one_negative_for_each_positive_pair(miner):
 def expected_chances(view, anchor: int, d: int) -> dict[int, float]:
     """1/q(D) in plain numbers; d is small here, so that nothing underflows."""
     weights = {}
-    for n in strangers(view.labels, anchor):
+    for n in negatives_of(view.labels, anchor):
         D = max((2 - 2 * view.S[anchor, n].item()) ** 0.5, 0.5)
         if D <= 1.4:
             weights[n] = 1 / (D ** (d - 2) * (1 - D * D / 4) ** ((d - 3) / 2))
     if not weights:
-        weights = dict.fromkeys(strangers(view.labels, anchor), 1.0)
+        weights = dict.fromkeys(negatives_of(view.labels, anchor), 1.0)
     total = sum(weights.values())
     return {n: weight / total for n, weight in weights.items()}
 
@@ -150,7 +154,7 @@ def test_chances_by_chi_square(kind):
         generator=torch.Generator().manual_seed(7),
     ).negative
     counts = torch.bincount(drawn, minlength=len(labels))
-    uniform = dict.fromkeys(strangers(labels, 0), 1 / 11)
+    uniform = dict.fromkeys(negatives_of(labels, 0), 1 / 11)
     chances = uniform if kind == "random" else expected_chances(view, 0, 5)
     assert counts.sum() == rows
     assert set(counts.nonzero().squeeze(1).tolist()) <= set(chances)
@@ -194,7 +198,7 @@ def test_an_anchor_with_all_negatives_out_of_reach_draws_uniformly():
 
 
 @pytest.mark.parametrize("name", mining.names())
-@pytest.mark.parametrize("labels", [[0], [0, 0, 0], [0, 1, 2]], ids=["one", "one class", "no kin"])
+@pytest.mark.parametrize("labels", [[0], [0, 0, 0], [0, 1, 2]], ids=["one", "one class", "no positives"])
 def test_poor_batches_give_no_triplet(name, labels):
     view = Scene(labels)
     mined = view.mine(mining.build(name))

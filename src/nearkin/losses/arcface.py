@@ -29,7 +29,7 @@ class ArcFace(ProxyLoss):
         arXiv:1801.07698.
 
     When to use:
-        Many classes with many images each, as in faces. With few images per class lower the scale.
+        Many classes with many samples each, as in faces. With few samples per class lower the scale.
 
     Args:
         num_classes: C.

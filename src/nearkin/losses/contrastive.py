@@ -31,7 +31,7 @@ class Contrastive(MinedPairLoss):
 
     When to use:
         A simple baseline that is hard to beat when pairs are plentiful and the margin is right. It wants
-        batches with several images per class. With a cross-batch memory it becomes much stronger.
+        batches with several samples per class. With a cross-batch memory it becomes much stronger.
 
     Args:
         margin: λ; negatives less similar than λ (farther than λ, by D² or D) are left alone.

@@ -27,7 +27,7 @@ class MultiSimilarity(MinedPairLoss):
 
     When to use:
         The first pair-based loss to try: no proxies to learn, robust defaults. Give it batches with several
-        images of each class (the paper: 16 classes × 5).
+        samples of each class (the paper: 16 classes × 5).
 
     Args:
         alpha: α, sharpness on the positive pairs.

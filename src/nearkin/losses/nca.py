@@ -16,7 +16,7 @@ from nearkin.losses.similarity import Measured
 
 @register("nca")
 class NCA(PairLoss):
-    """The chance that an anchor who picks a neighbour by distance picks one of its own class.
+    """The chance that an anchor that picks a neighbour by distance picks one of its own class.
 
     Equation:
         L = mean over anchors with a positive of −log(Σ_{P_i} e^{−D²/T} / Σ_{k≠i} e^{−D²/T}), D² = 2 − 2S

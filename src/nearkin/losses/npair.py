@@ -32,7 +32,7 @@ class NPair(PairLoss):
         Sohn. Improved Deep Metric Learning with Multi-class N-pair Loss Objective. NeurIPS 2016.
 
     When to use:
-        With batches of two images from each of many classes. It works on raw embeddings, whose length the l2
+        With batches of two samples from each of many classes. It works on raw embeddings, whose length the l2
         term holds; evaluate with cosine similarity.
 
     Args:

@@ -74,7 +74,7 @@ SearchSpace = Mapping[str, Range | Choices]
 
 
 def space(**where: Range | Choices) -> SearchSpace:
-    """The search space of a loss, keyword by keyword; nobody can change it afterwards.
+    """The search space of a loss, keyword by keyword; it cannot be changed afterwards.
 
     >>> space(margin=MARGIN)["margin"]
     Range(low=0.0, high=1.0, step=0.1, log=False, whole=False)

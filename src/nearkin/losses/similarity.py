@@ -22,7 +22,7 @@ class Measured(NamedTuple):
 
     Attributes:
         value: the loss, a scalar.
-        weights: ∂L/∂S, of the shape of S, to be overwritten; ``None`` when nobody asked.
+        weights: ∂L/∂S, of the shape of S, to be overwritten; ``None`` where they were not asked for.
         parameter_gradients: ∂L/∂θ for each learnable parameter that the value depends on besides S.
     """
 

@@ -158,9 +158,9 @@ def _count_all(S: Tensor, masks: Masks, margin: float) -> tuple[Tensor, Tensor, 
     thresholds[anchor, place] = S[anchor, positive] - margin
     rank = _compare_with_each if thresholds.shape[1] <= _FEW_POSITIVES else _look_up_in_sorted
     below, above = rank(S, masks.negative, thresholds)
-    gained = (below * S).sum(dim=1)
-    owed = torch.where(above > 0, above * thresholds, 0).sum(dim=1)
-    total = (gained.double() - owed.double()).sum().to(S.dtype)  # the two are large and nearly cancel
+    from_negatives = (below * S).sum(dim=1)
+    from_thresholds = torch.where(above > 0, above * thresholds, 0).sum(dim=1)
+    total = (from_negatives.double() - from_thresholds.double()).sum().to(S.dtype)  # nearly cancel
     below[anchor, positive] = -above[anchor, place]
     return total, above.sum(), below
 

@@ -34,7 +34,7 @@ class Miner(Protocol):
 
     Args:
         similarities: ``(B, R)``, larger is nearer.
-        positive: ``(B, R)`` boolean, the pairs that share a class (never an image with itself).
+        positive: ``(B, R)`` boolean, the pairs that share a class (never a sample with itself).
         negative: ``(B, R)`` boolean, the pairs that do not.
         embedding_dim: number of columns of the embeddings behind the similarities.
         generator: the only source of randomness, on the CPU.

@@ -77,14 +77,14 @@ class DistanceWeighted:
         at S = −1/(2d − 5), so whatever is out of reach may stand at S = 0, where it outweighs nothing.
         """
         farthest, nearest = 1 - self.farthest**2 / 2, 1 - self.nearest**2 / 2
-        strangers = as_float(negative, S)
-        within = torch.ge(S, farthest, out=torch.empty_like(S)).mul_(strangers)
+        negatives = as_float(negative, S)
+        within = torch.ge(S, farthest, out=torch.empty_like(S)).mul_(negatives)
         cosines = torch.mul(S, within).clamp_(min(farthest, 0), nearest)
         log_weights = torch.rsub(cosines, 1).log_().mul_((2 - embedding_dim) / 2)
         log_weights.add_(cosines.log1p_(), alpha=(3 - embedding_dim) / 2)
         heaviest = log_weights.amax(dim=1, keepdim=True)
         # e⁻⁸⁰ is lost beside 1 already, and smaller ones are slow to compute.
         torch.mul(log_weights.sub_(heaviest).clamp_(min=-80).exp_(), within, out=weights)
-        nobody_within = within.amax(dim=1, keepdim=True) == 0
-        if nobody_within.any():
-            weights.addcmul_(strangers, as_float(nobody_within, S))
+        none_within = within.amax(dim=1, keepdim=True) == 0
+        if none_within.any():
+            weights.addcmul_(negatives, as_float(none_within, S))

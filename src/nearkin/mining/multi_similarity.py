@@ -40,7 +40,7 @@ class MultiSimilarity:
     def __call__(self, similarities: Tensor, positive: Tensor, negative: Tensor, **_: Any) -> Masks:
         """Drop the easy pairs of both masks."""
         S = similarities if similarities.dtype in (torch.float32, torch.float64) else similarities.float()
-        # Everything else is out of sight: neither an extreme nor within any bound.
+        # Everything else is far outside: neither an extreme nor within any bound.
         positives, negatives = only(positive, S, FAR), only(negative, S, -FAR)
         farthest_positive = positives.amin(dim=1, keepdim=True)
         nearest_negative = negatives.amax(dim=1, keepdim=True)

@@ -56,15 +56,15 @@ def draw_triplets(weights: Tensor, positive: Tensor, generator: torch.Generator)
         weights = torch.nn.functional.pad(weights, (0, padding))
     blocks = weights.view(len(weights), -1, _BLOCK)
     cumulative = blocks.sum(dim=2).cumsum(dim=1)
-    anchor, kin = places_of(positive)
+    anchor, column = places_of(positive)
     able = cumulative[:, -1] > 0
     if not able.all():
         kept = able[anchor].nonzero().squeeze(1)
-        anchor, kin = anchor.index_select(0, kept), kin.index_select(0, kept)
+        anchor, column = anchor.index_select(0, kept), column.index_select(0, kept)
     uniform = torch.rand(2, len(anchor), generator=generator, dtype=torch.float32).to(weights)
     block = _invert(cumulative.index_select(0, anchor), uniform[0])
     chosen = blocks.flatten(0, 1).index_select(0, anchor * blocks.shape[1] + block)
-    return Triplets(anchor, kin, block * _BLOCK + _invert(chosen.cumsum(dim=1), uniform[1]))
+    return Triplets(anchor, column, block * _BLOCK + _invert(chosen.cumsum(dim=1), uniform[1]))
 
 
 def _invert(cumulative: Tensor, uniform: Tensor) -> Tensor:

@@ -39,25 +39,25 @@ class SemiHard:
         """Select at most one triplet per positive pair."""
         if similarities.dtype not in (torch.float32, torch.float64):
             similarities = similarities.float()
-        anchor, kin = places_of(positive)
+        anchor, column = places_of(positive)
         if not len(anchor):
-            return Triplets(anchor, kin, kin)
+            return Triplets(anchor, column, column)
         few = len(anchor) <= _FEW_POSITIVES * len(similarities)
         find = _look_along_rows if few else _look_up_in_sorted_rows
-        found, exists = find(similarities, negative, anchor, kin)
+        found, exists = find(similarities, negative, anchor, column)
         kept = exists.nonzero().squeeze(1)
-        return Triplets(*(index.index_select(0, kept) for index in (anchor, kin, found)))
+        return Triplets(*(index.index_select(0, kept) for index in (anchor, column, found)))
 
 
-def _look_along_rows(S: Tensor, negative: Tensor, anchor: Tensor, kin: Tensor) -> tuple[Tensor, Tensor]:
+def _look_along_rows(S: Tensor, negative: Tensor, anchor: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
     """For each pair the wanted column and whether there is one; work grows with pairs × columns."""
     negatives = only(negative, S, FAR)
-    bounds = S.view(-1).index_select(0, anchor * S.shape[1] + kin).unsqueeze(1)
+    bounds = S.view(-1).index_select(0, anchor * S.shape[1] + column).unsqueeze(1)
     values, columns = [], []
     pairs_at_once = max(1, _CHUNK // S.shape[1])
     for a, bound in zip(anchor.split(pairs_at_once), bounds.split(pairs_at_once), strict=True):
         rows = negatives.index_select(0, a)
-        # Float arithmetic is much quicker than masks: what is not below the bound sinks out of sight.
+        # Float arithmetic is much quicker than masks: what is not below the bound is moved far below it.
         too_near = torch.ge(rows, bound, out=torch.empty_like(rows))
         value = rows.sub_(too_near, alpha=2 * FAR).amax(dim=1, keepdim=True)
         values.append(value.squeeze(1))
@@ -66,9 +66,9 @@ def _look_along_rows(S: Tensor, negative: Tensor, anchor: Tensor, kin: Tensor) -
 
 
 def _look_up_in_sorted_rows(
-    S: Tensor, negative: Tensor, anchor: Tensor, kin: Tensor
+    S: Tensor, negative: Tensor, anchor: Tensor, column: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same by sorting each row once and one binary search for each entry."""
     ordered, columns = torch.where(negative, S, inf).sort(dim=1)
-    nearer_from = torch.searchsorted(ordered, S)[anchor, kin]
+    nearer_from = torch.searchsorted(ordered, S)[anchor, column]
     return columns[anchor, (nearer_from - 1).clamp_min(0)], nearer_from > 0

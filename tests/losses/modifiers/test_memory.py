@@ -84,15 +84,14 @@ def test_the_batch_alone_counts_during_warm_up_while_the_queue_fills():
         assert alone == (step < 3)
 
 
-def test_an_images_own_stale_copy_is_left_out():
+def test_a_samples_own_old_copy_is_left_out():
     memory = CrossBatchMemory(losses.build("contrastive"), size=10)
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     labels, ids = torch.tensor([0, 1]), torch.tensor([4, 9])
     memory(x, labels, ids)
     moved = torch.tensor([[0.0, 1.0], [1.0, 0.0]], requires_grad=True)
-    assert (
-        memory.eval()(moved, labels, ids) == 0
-    )  # without the copies, nobody has a positive or a near negative
+    # Without the copies there is no positive pair, and no near negative.
+    assert memory.eval()(moved, labels, ids) == 0
     assert memory(moved, labels) > 0.5
     stored, stored_labels = memory.recall(torch.tensor([9, 5]))
     assert stored.tolist() == [[1.0, 0.0]]

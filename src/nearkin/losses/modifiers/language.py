@@ -46,8 +46,8 @@ class LanguageGuidance(Loss):
         L = loss + ω · (1/B) Σ_i KL(σ(S_I row i) ‖ σ(S_L row i + γ_L))
 
         σ is the softmax of a row, S_I the cosines of the embeddings of a batch, S_L the cosines of a frozen
-        language model's embeddings of "a photo of a {class}". Where two images share a class, an image with
-        itself included, language has nothing to say: there both S_I and S_L + γ_L are set to 1 + γ_L, and no
+        language model's embeddings of "a photo of a {class}". Where two samples share a class, a sample with
+        itself included, names say nothing: there both S_I and S_L + γ_L are set to 1 + γ_L, and no
         gradient flows. S_L is a constant.
 
     Source:
@@ -56,7 +56,7 @@ class LanguageGuidance(Loss):
 
     When to use:
         When class names say more than that classes differ: kinds of birds, makes of cars. Names that a
-        language model has never met guide nobody. The paper's best weights with multi-similarity lie between
+        language model has never met do not help. The paper's best weights with multi-similarity lie between
         5.5 and 10.
 
     With several names per class (where there are none, :func:`nearkin.language.pseudo_class_names` finds

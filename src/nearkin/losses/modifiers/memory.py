@@ -34,10 +34,10 @@ class CrossBatchMemory(Loss):
     is compared with what is there; while it is empty, the second term is 0. In ``eval()`` mode nothing is
     stored and no step counted.
 
-    Where ``ids`` are given, a stored embedding of an image that is in the present batch is left out of the
+    Where ``ids`` are given, a stored embedding of a sample that is in the present batch is left out of the
     references for that step: it is an outdated copy, and the batch has the new one. (On CUDA this waits for
     the device once per step, to know how many are left.) Without ``ids`` such a copy counts as a positive of
-    its own image.
+    its own sample.
 
     The queue travels in ``state_dict``, so that a resumed run continues with it.
 
@@ -133,7 +133,7 @@ class CrossBatchMemory(Loss):
         return min(self._stored, self.size)
 
     def recall(self, without_ids: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Copies of the stored embeddings ``(R, D)`` and labels, without those of the given images."""
+        """Copies of the stored embeddings ``(R, D)`` and labels, without those of the given samples."""
         if self.embeddings is None or self.labels is None:
             raise RuntimeError("nothing is stored yet")
         embeddings, labels = self.embeddings[: self.filled], self.labels[: self.filled]
