@@ -296,3 +296,16 @@ def test_far_negatives_beyond_a_right_angle():
     exact = squared ** (-62 / 2) * (1 - squared / 4) ** (-61 / 2)
     torch.testing.assert_close(weights[0, 2:4] / weights[0, 2:4].sum(), exact / exact.sum())
     assert weights[0, [0, 1, 4]].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("nearest", "farthest"), [(0.5, 1.4), (0.8, 1.1)])
+def test_the_reach_of_distance_weighted_mining(nearest, farthest):
+    """Distances just inside and outside of it, and distances that count as the nearest one does."""
+    D = torch.tensor([0.1, nearest - 0.01, nearest, nearest + 0.01, farthest - 0.01, farthest + 0.01, 1.9])
+    S = (1 - D.double().square() / 2).unsqueeze(0)
+    negative = torch.ones_like(S, dtype=torch.bool)
+    (weights,) = mining.DistanceWeighted(nearest=nearest, farthest=farthest).weights(S, negative, 8)
+    torch.testing.assert_close(weights[0], weights[2])
+    torch.testing.assert_close(weights[1], weights[2])
+    assert weights[3] < weights[2]
+    assert (weights > 0).tolist() == [True] * 5 + [False] * 2

@@ -110,7 +110,7 @@ class ProxyLoss(Loss):
             proxies = self.proxies.to(rows.dtype)
             if not len(rows):
                 nothing = rows.sum(dim=1) * 0 + proxies.sum() * 0
-                return nothing if reduction == "none" else nothing.sum() + rows.sum() * 0 + proxies.sum() * 0
+                return nothing if reduction == "none" else nothing.sum()
             samples = Side(rows, norms if self.on_sphere else None)
             if reduction == "mean" and weights is None:
                 value = self._through(samples, proxies, labels.long())
