@@ -30,12 +30,13 @@ def test_any_miner_serves_any_loss(name, miner):
     "labels",
     [
         torch.tensor([2**24, 2**24 + 1, 2**24, -5]),
+        torch.tensor([-(2**24), -(2**24) - 1, -(2**24), 5]),
         torch.tensor([2**53, 2**53 + 1, 2**53, -(2**60)]),
         torch.tensor([7, 5, 7, 0], dtype=torch.int32),
         torch.tensor([255, 0, 255, 3], dtype=torch.uint8),
         torch.tensor([2**16 - 1, 0, 2**16 - 1, 3], dtype=torch.uint16),
     ],
-    ids=["beyond float32", "beyond float64", "int32", "uint8", "uint16"],
+    ids=["beyond float32", "below float32", "beyond float64", "int32", "uint8", "uint16"],
 )
 def test_labels_of_any_size_are_told_apart(labels, dtype):
     for others in (None, labels.clone()):

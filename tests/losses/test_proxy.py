@@ -99,6 +99,13 @@ def test_selected_proxies_are_counted_without_rounding_errors():
     assert losses.ProxyGML(3, 2).selected_per_sample == 12
 
 
+def test_a_ratio_of_1_selects_every_proxy():
+    loss = losses.ProxyGML(4, 2, proxies_per_class=3, ratio=1.0)
+    assert loss.selected_per_sample == 12
+    with pytest.raises(ValueError, match="ratio=1.01 must be at most 1"):
+        losses.ProxyGML(4, 2, ratio=1.01)
+
+
 def test_scale_of_a_raw_softmax_is_refused():
     with pytest.raises(ValueError, match="only means something with normalized=True"):
         losses.Softmax(3, 2, scale=4.0)

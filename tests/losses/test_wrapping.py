@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
 import pytest
 import torch
@@ -99,7 +100,7 @@ def test_a_memory_takes_a_function_that_takes_references():
     x, y = torch.eye(2), torch.tensor([0, 1])
     memory(x, y)
     assert memory(x, y) == 2001
-    with pytest.raises(ValueError, match="cannot use a memory"):
+    with pytest.raises(ValueError, match="far_apart cannot use a memory"):
         losses.CrossBatchMemory(far_apart, size=4)
 
 
@@ -169,3 +170,30 @@ def test_which_losses_compare_samples():
     assert not losses.compares_samples(losses.as_loss(centres))
     proxies = losses.build("proxy_anchor", num_classes=2, embedding_dim=2)
     assert not losses.compares_samples(losses.LanguageGuidance(proxies, ["a", "b"], torch.eye(2)))
+
+
+@pytest.mark.parametrize("given", [far_apart, Centres()])
+def test_compiled_equals_eager(given):
+    torch._dynamo.reset()
+    loss, x, y = losses.as_loss(given), batch().requires_grad_(), batch().requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch itself, about graphs that break
+        value = torch.compile(loss, backend="eager")(x, LABELS)
+    expected = loss(y, LABELS)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(torch.autograd.grad(value, x), torch.autograd.grad(expected, y))
+
+
+def test_one_value_per_sample_where_the_wrapped_loss_gives_it():
+    def entropy(embeddings, labels, reduction="mean"):
+        return torch.nn.functional.cross_entropy(embeddings, labels % 8, reduction=reduction)
+
+    loss = losses.as_loss(entropy)
+    values = loss(batch(), LABELS, reduction="none")
+    torch.testing.assert_close(values.mean(), loss(batch(), LABELS, reduction="mean"))
+    loss.reduction = "none"
+    assert torch.equal(loss(batch(), LABELS), values)
+    with pytest.raises(ValueError, match="far_apart takes no reduction"):
+        losses.as_loss(far_apart)(batch(), LABELS, reduction="none")
+    with pytest.raises(ValueError, match="far_apart takes no weights"):
+        losses.as_loss(far_apart)(batch(), LABELS, weights=torch.ones(12))

@@ -63,7 +63,14 @@ class Loss(nn.Module):
     reduction: str = "mean"
     validate: bool = True
 
-    def pair_weights(self, embeddings: Tensor, labels: Tensor, **keywords: Any) -> Tensor:
+    def pair_weights(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> Tensor:
         """∂L/∂S of the similarities of a batch, for losses over pairs.
 
         Raises:
@@ -84,6 +91,11 @@ class Loss(nn.Module):
             for name, parameter in self.named_parameters()
             if parameter.requires_grad
         ]
+
+    @property
+    def name(self) -> str:
+        """What to call the loss in a sentence: its class, or where a wrapped one comes from."""
+        return type(self).__name__
 
     def takes(self, keyword: str) -> bool:
         """Whether ``forward`` has this keyword, such as ``references`` or ``ids``."""

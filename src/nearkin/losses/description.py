@@ -80,7 +80,7 @@ def describe(loss: str | Loss) -> Description:
 def _name_and_maker(loss: Loss) -> tuple[str, Any]:
     """The registered name of a loss, or where it comes from, and what its docstring belongs to."""
     if isinstance(loss, WrappedLoss):
-        return loss.wrapped_name, type(loss.loss) if isinstance(loss.loss, nn.Module) else loss.loss
+        return loss.name, type(loss.loss) if isinstance(loss.loss, nn.Module) else loss.loss
     made = type(loss)
     return next(
         (name for name in names() if get(name) is made), f"{made.__module__}:{made.__qualname__}"

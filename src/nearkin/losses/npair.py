@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -114,7 +112,6 @@ class NPair(PairLoss):
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
-        **_: Any,
     ) -> Tensor:
         """∂L/∂S ``(B, R)``; of one pair per class, only the pairs of anchors and partners have any."""
         keywords = {"references": references, "reference_labels": reference_labels}

@@ -218,7 +218,6 @@ class PairLoss(Loss):
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
-        **_: Any,
     ) -> Tensor:
         """∂L/∂S ``(B, R)``: below 0 where the loss pulls a pair together, above 0 where it pushes.
 
@@ -356,7 +355,7 @@ class MinedPairLoss(PairLoss):
 
     def mine_pairs(self, S: Tensor, pairs: Pairs) -> miners.Masks:
         """What the miner selects, as ones and zeros; not to be overwritten."""
-        mined = miners.as_masks(self.mine(S, pairs), S.shape)
+        mined = self.mine_masks(S, pairs)
         numbers = pairs.indicators(S)
         return miners.Masks(
             numbers.positive if mined.positive is pairs.positive else as_float(mined.positive, S),

@@ -100,7 +100,7 @@ class WrappedLoss(Loss):
         taken = {keyword: value for keyword, value in keywords.items() if self.takes(keyword)}
         for keyword in sorted(keywords.keys() - taken.keys() - set(_MAY_BE_LEFT_OUT)):
             if keywords[keyword] is not None:
-                raise ValueError(f"{self.wrapped_name} takes no {keyword}")
+                raise ValueError(f"{self.name} takes no {keyword}")
         with full_precision(embeddings):
             rows = at_least_float32(embeddings)
             if self.validate:
@@ -111,7 +111,7 @@ class WrappedLoss(Loss):
                 shape = (
                     f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
                 )
-                raise ValueError(f"{self.wrapped_name} must give a scalar tensor, not {shape}")
+                raise ValueError(f"{self.name} must give a scalar tensor, not {shape}")
             # Some give a constant where there is nothing to learn: backward must work all the same.
             return value if value.requires_grad or not rows.requires_grad else value + rows.sum() * 0
 
@@ -120,7 +120,7 @@ class WrappedLoss(Loss):
         return takes_keyword(self.loss, keyword)
 
     @property
-    def wrapped_name(self) -> str:
+    def name(self) -> str:
         """Where the wrapped loss comes from, such as ``my_losses:circle``."""
         source = self.loss if hasattr(self.loss, "__qualname__") else type(self.loss)
         return f"{source.__module__}:{source.__qualname__}"
@@ -132,7 +132,7 @@ class WrappedLoss(Loss):
 
     def extra_repr(self) -> str:
         """What is wrapped; a module is printed below."""
-        return self.wrapped_name
+        return self.name
 
 
 def takes_keyword(function: Any, keyword: str) -> bool:

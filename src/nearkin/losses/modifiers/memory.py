@@ -71,9 +71,7 @@ class CrossBatchMemory(Loss):
         super().__init__()
         loss = as_loss(loss)
         if not (loss.takes("references") and loss.takes("reference_labels")):
-            raise ValueError(
-                f"{type(loss).__name__} cannot use a memory: it takes no references, only pair losses do"
-            )
+            raise ValueError(f"{loss.name} cannot use a memory: it takes no references, only pair losses do")
         if size < 1:
             raise ValueError(f"size={size} must be at least 1")
         require_non_negative(warmup_steps=warmup_steps, weight=weight)
