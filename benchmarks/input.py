@@ -86,7 +86,7 @@ def image_folder(folder: Path, scheme: str, *, tensors_first: bool) -> Pass:
     return DataLoader(images, BATCH).__iter__
 
 
-def ours(images: data.ImageSet, scheme: str, **keywords: bool) -> Pass:
+def ours(images: data.SampleSet, scheme: str, **keywords: bool) -> Pass:
     if scheme == "evaluation":
         transform = data.evaluation_transform(PREPROCESSING, **keywords)
     else:

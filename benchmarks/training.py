@@ -26,9 +26,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import harness
 from harness import FLOOR, OURS, Benchmark, Options, Taken
-from nearkin import data, sampling
+from nearkin import data
 from nearkin.allocation import keep_freed_memory
-from nearkin.training import Observer, Recipe, Run, build_network, train
+from nearkin.recipe import Recipe
+from nearkin.training import Observer, Run, Task, train
 
 LOSSES, EPOCHS = ("multi_similarity", "proxy_anchor"), 3
 
@@ -54,33 +55,30 @@ class Seconds(NamedTuple):
 class BareLoop:
     """Nothing but PyTorch around the same network, loss and batches."""
 
-    def __init__(self, recipe: Recipe, images: data.SampleSet) -> None:
-        self.network = build_network(recipe).train()
-        self.loss = build_loss(recipe, images.num_classes)
-        self.sampler = sampling.build(
-            recipe.sampler.name, images.labels, batch_size=recipe.sampler.batch_size, seed=recipe.seed
+    def __init__(self, task: Task, weight_decay: float) -> None:
+        samples, embedder = task.data.train, task.embedder.copy()
+        self.network = embedder.network.train()
+        generator = torch.Generator().manual_seed(task.seed)
+        self.loss = task.loss(samples, self.network.embedding_dim, generator, Observer())
+        sampler = task.sampler(samples.labels, seed=task.seed, rank=0, world_size=1)
+        self.batches = data.loader(
+            samples, embedder.training_transform, batch_sampler=sampler, seed=task.seed
         )
-        transform = data.training_transform(self.network.preprocessing, recipe.data.transform)
-        self.batches = data.loader(images, transform, batch_sampler=self.sampler, seed=recipe.seed)
-        lr, decay = recipe.optimizer.lr, recipe.optimizer.weight_decay
         groups = [
-            {"params": list(self.network.parameters()), "lr": lr},
-            {"params": list(self.loss.parameters()), "lr": recipe.loss.lr_factor * lr},
+            {"params": list(self.network.parameters()), "lr": task.rates.network},
+            {"params": list(self.loss.parameters()), "lr": task.rates.loss},
         ]
-        self.optimizer = AdamW([group for group in groups if group["params"]], lr=lr, weight_decay=decay)
-        steps, epochs = len(self.sampler), recipe.training.epochs
-        self.scheduler = LambdaLR(
-            self.optimizer,
-            lambda step: learning_rate_factor(recipe.schedule, epochs, max(step, 1) / steps),
-        )
+        self.optimizer = AdamW([group for group in groups if group["params"]], weight_decay=weight_decay)
+        steps, epochs = len(sampler), task.settings.epochs
+        self.scheduler = LambdaLR(self.optimizer, lambda step: task.schedule(max(step, 1) / steps, epochs))
 
     def train(self) -> Iterator[Tensor]:
         """Epoch after epoch; yields every batch's loss."""
         for epoch in itertools.count():
             self.batches.set_epoch(epoch)
-            for images, labels, _ in self.batches:
+            for inputs, labels, _ in self.batches:
                 self.optimizer.zero_grad(set_to_none=True)
-                value = self.loss(self.network(images), labels)
+                value = self.loss(self.network(inputs), labels)
                 value.backward()
                 self.optimizer.step()
                 self.scheduler.step()
@@ -130,9 +128,9 @@ def epochs_of(loss: str, epochs: int, folder: Path) -> TakingTurns:
     recipe = Recipe.parse(
         {"loss": {"name": loss}, "protocol": {"name": "standard"}, "training": {"epochs": epochs}}
     )
-    images = data.build(recipe.data.name, recipe.data.root, **recipe.data.keywords).train
-    turns = TakingTurns(BareLoop(recipe, images))
-    train(Run.open(folder, recipe), images, None, turns)
+    task = recipe.build()
+    turns = TakingTurns(BareLoop(task, recipe.optimizer.weight_decay))
+    train(task, Run.open(folder, task.description), task.embedder.copy(), task.data.train, observer=turns)
     return turns
 
 

@@ -45,15 +45,15 @@ def epoch(
 
     def run() -> None:
         for batch in batches:
-            images = batch.inputs if trunk is None else trunk(batch.inputs)
+            inputs = batch.inputs if trunk is None else trunk(batch.inputs)
             optimiser.zero_grad()
-            cross_entropy(network(images), batch.labels).backward()
+            cross_entropy(network(inputs), batch.labels).backward()
             optimiser.step()
 
     return run
 
 
-def largest_difference(birds: data.ImageSet, options: Options) -> float:
+def largest_difference(birds: data.SampleSet, options: Options) -> float:
     """Between unit embeddings of the same images, through the cache and past it."""
     network = build(options)
     activations, rest = networks.cache_activations(network, STAGE, birds, Path(options.folder))
