@@ -119,7 +119,7 @@ def test_an_interrupted_cross_validation_ends_with_the_same_result(recipe, tmp_p
         execute(run, StopInFold(1))
     assert (run.path / "fold-01").is_dir()
     assert not (run.path / "fold-02").exists()
-    execute(run)
+    execute(new_run(run.path, recipe))  # opened anew, as another process would
     whole, broken = (
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "broken")
     )

@@ -47,6 +47,7 @@ class CrossValidation(Protocol):
         if self.fold is not None:
             samples, validation = self.fold_splits(data, task.seed, self.fold)
             return [train(task, run, task.embedder.copy(), samples, validation=validation, observer=observer)]
+        run.begin()  # so that folds are found again as parts of this run
         trained = []
         for fold in range(self.folds):
             observer.stage(f"fold {fold + 1} of {self.folds}")

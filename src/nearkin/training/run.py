@@ -139,10 +139,8 @@ class Run:
 
     def remove_failed_start(self) -> None:
         """Leave nothing of a run that broke off before it had anything to continue from."""
-        if self.writes and self.path.is_dir() and not self._is_started():
-            there = {entry.name for entry in self.path.iterdir()}
-            if there <= _OF_A_FAILED_START:
-                shutil.rmtree(self.path, ignore_errors=True)
+        if self.writes and self.path.is_dir() and not self._is_started() and not self._has_other_files():
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def remove_leftovers(self) -> None:
         """Remove what a killed process was writing; for the one who trains the run, before it does."""
@@ -172,7 +170,15 @@ class Run:
             yield
 
     def _is_started(self) -> bool:
-        return self.metrics_file.exists() or self.result_file.exists() or bool(self._checkpoints())
+        """Whether there is anything to continue from, in a fold of it or its own."""
+        of_folds = self.path.glob("fold-*/metrics.jsonl")
+        own = self.metrics_file.exists() or self.result_file.exists() or bool(self._checkpoints())
+        return own or any(of_folds)
+
+    def _has_other_files(self) -> bool:
+        """Whether there are files that no failed start leaves behind."""
+        files = (entry for entry in self.path.rglob("*") if entry.is_file())
+        return not all(_is_of_a_failed_start(entry, self.path) for entry in files)
 
     def _check_directory(self) -> None:
         """Refuse a directory that holds something else; a run that never started gives way."""
@@ -183,10 +189,7 @@ class Run:
             if self._is_started():
                 self._check_same_terms()
             return
-        others = (
-            entry for entry in self.path.rglob("*") if entry.is_file() and not _is_ours(entry, self.path)
-        )
-        if any(others):
+        if self._has_other_files():
             raise RunError(f"{self.path} holds other files and no run: choose another output directory")
 
     def _check_same_terms(self) -> None:
@@ -403,8 +406,10 @@ def lock_of(path: Path) -> FileLock:
     return FileLock(path / _LOCK, is_singleton=True)
 
 
-def _is_ours(entry: Path, folder: Path) -> bool:
-    return is_unfinished(entry) or (entry.parent == folder and entry.name in _OF_A_FAILED_START)
+def _is_of_a_failed_start(entry: Path, folder: Path) -> bool:
+    in_a_fold = entry.parent.parent == folder and entry.parent.name.startswith("fold-")
+    at_home = entry.parent == folder or in_a_fold
+    return is_unfinished(entry) or (at_home and entry.name in _OF_A_FAILED_START)
 
 
 def _read_description(path: Path) -> Description:
