@@ -64,7 +64,18 @@ _HOMES = {
     "tune": "nearkin.api",
 }
 _ROOMS = frozenset(
-    {"classical", "data", "distributed", "evaluation", "explain", "losses", "mining", "networks", "sampling"}
+    {
+        "classical",
+        "data",
+        "distributed",
+        "evaluation",
+        "explain",
+        "losses",
+        "mining",
+        "networks",
+        "sampling",
+        "tournament",  # which can be called
+    }
 )
 
 

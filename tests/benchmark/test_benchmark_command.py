@@ -9,11 +9,10 @@ import tomli_w
 from in_process import InProcess, tiny_plan
 from rich.console import Console
 
-from nearkin.benchmark import execution
+from nearkin.benchmark import execution, watching
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, RunProgress
-from nearkin.cli import board as board_module
-from nearkin.cli.board import BoardDisplay
+from nearkin.benchmark.watching import BoardDisplay
 from nearkin.training import Run
 
 
@@ -101,7 +100,7 @@ def test_ctrl_c_and_termination_stop_the_workers_and_say_how_to_go_on(
 
 def test_the_live_table_shows_who_is_how_far_and_the_time_left(glyphs_root, tmp_path, monkeypatch):
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100, highlight=False)
-    monkeypatch.setattr(board_module, "console", terminal)
+    monkeypatch.setattr(watching, "console", terminal)
     now = [0.0]
     monkeypatch.setattr("nearkin.benchmark.progress.time.monotonic", lambda: now[0])
     runs = Plan.parse(tiny_plan(glyphs_root, seeds=[0, 1])).runs()

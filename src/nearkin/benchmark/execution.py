@@ -6,8 +6,10 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
 from nearkin.atomic import write_json
 from nearkin.benchmark.mirror import LOG, Mirror, mirrored
@@ -74,7 +76,27 @@ def _checked(run: Run) -> Run:
     """The run, unless its directory holds another one or something else."""
     if run.path.exists():
         Run.open(run.path, run.description)
+        _refuse_other_folder(run)
     return run
+
+
+def _refuse_other_folder(run: Run) -> None:
+    """A finished run is not read again to see what it was trained on: another folder is other data."""
+    if not run.finished:
+        return
+    there, here = (_folder(one.terms) for one in (Run.existing(run.path), run))
+    if there != here:
+        raise RunError(
+            f"{run.path} holds a finished run on {there or 'other data'}, not on {here or 'this data'}: "
+            "choose another output directory"
+        )
+
+
+def _folder(terms: Mapping[str, Any]) -> str:
+    """The folder or table of samples, where it is the data set; elsewhere the root says only where it lies."""
+    table = terms.get("data", {})
+    is_data = table.get("name") in {"folder", "csv"} and table.get("root")
+    return str(Path(table["root"]).resolve()) if is_data else ""
 
 
 class _Execution:

@@ -197,11 +197,11 @@ def refuse_objects(recipes: Iterable[Recipe]) -> None:
     """
     for recipe in recipes:
         named = {
-            key: value.removeprefix(PYTHON)
-            for key, value in _names(recipe.said)
+            key.removesuffix(".name").removesuffix(".object"): value.removeprefix(PYTHON)
+            for key, value in _values(recipe.said)
             if isinstance(value, str) and value.startswith(PYTHON)
         }
-        for key in {*named, *recipe.objects}:
+        for key in [*named, *recipe.objects]:
             told = f" ({named[key]})" if key in named else ""
             raise PlanError(
                 f"the {key}{told} was given as a Python object, which worker processes cannot be sent: put "
@@ -209,12 +209,10 @@ def refuse_objects(recipes: Iterable[Recipe]) -> None:
             )
 
 
-def _names(said: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The names of all choices, by table."""
+def _values(said: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in said.items():
         if isinstance(value, Mapping):
-            yield f"{prefix}{key}", value.get("name", value.get("object"))
-            yield from _names(value, f"{prefix}{key}.")
+            yield from _values(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -64,19 +64,15 @@ def benchmark(
 def execute_watched(plan: Plan, folder: str, *, jobs: int | None, ray: str | None = None) -> Board:
     """Execute a plan under a live table; Ctrl-C and a request to terminate end it in good order."""
     from nearkin.benchmark.execution import execute_plan
-    from nearkin.cli.board import BoardDisplay
+    from nearkin.benchmark.watching import BoardDisplay
 
-    try:
-        with _interrupted_when_terminated():
-            return execute_plan(plan, folder, jobs=jobs, ray=ray, observer=BoardDisplay())
-    except KeyboardInterrupt as stop:
-        typer.echo("stopped; the same command goes on from the last checkpoints", err=True)
-        raise typer.Exit(128 + next(iter(stop.args), signal.SIGINT)) from None
+    with stopped_in_good_order():
+        return execute_plan(plan, folder, jobs=jobs, ray=ray, observer=BoardDisplay())
 
 
 @contextmanager
-def _interrupted_when_terminated() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does: workers are ended, files brought home, the terminal tidied up."""
+def stopped_in_good_order() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: workers are ended, files brought home, and how to go on is said."""
 
     def interrupt(number: int, _: object) -> None:
         raise KeyboardInterrupt(number)
@@ -84,5 +80,8 @@ def _interrupted_when_terminated() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
+    except KeyboardInterrupt as stop:
+        typer.echo("stopped; the same command goes on from the last checkpoints", err=True)
+        raise typer.Exit(128 + next(iter(stop.args), signal.SIGINT)) from None
     finally:
         signal.signal(signal.SIGTERM, before)

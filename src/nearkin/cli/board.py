@@ -1,112 +1,21 @@
-"""What ``nearkin benchmark`` shows: a live table of runs, and a short leaderboard in the end."""
+"""What ``nearkin benchmark`` shows in the end: a short leaderboard, and what failed."""
 
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
-from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from nearkin.benchmark.plan import Plan
-from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
-from nearkin.cli.display import console, shown_path
-from nearkin.training import Result
+from nearkin.benchmark.progress import Board, RunProgress
+from nearkin.benchmark.watching import first_recall
+from nearkin.display.console import console, shown_path
 
-_BAR = 20
 _SHOWN_FAILURES = 5
 _EXPERIMENT = ("data", "network", "embedding_dim", "protocol", "extra")
-
-
-class BoardDisplay(BoardObserver):
-    """A live table in a terminal; elsewhere a line for every run that ends."""
-
-    def __init__(self) -> None:
-        self._live: Live | None = None
-
-    def begin(self, board: Board) -> None:
-        """Start the live table."""
-        if console.is_terminal:
-            self._live = Live(_table(board), console=console, refresh_per_second=4, transient=True)
-            self._live.start()
-
-    def look(self, board: Board) -> None:
-        """Draw the table anew."""
-        if self._live is not None:
-            self._live.update(_table(board))
-
-    def ended(self, board: Board, progress: RunProgress) -> None:
-        """Print a line above the table."""
-        ended = len(board.in_state("done", "failed"))
-        console.print(_line(progress, f"{ended}/{len(board.runs)}"))
-
-    def end(self, board: Board) -> None:
-        """Take the table away."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-
-def _line(progress: RunProgress, count: str) -> Text:
-    result = progress.result
-    outcome = (
-        Text(f"failed: {progress.reason}", "red")
-        if result is None
-        else Text("Recall@{} {:.2f}".format(*_recall(result)), "cyan")
-    )
-    took = "" if progress.seconds is None else f"  {duration(progress.seconds)}"
-    return Text.assemble((count, "dim"), f"  {progress.planned.name}  ", outcome, (took, "dim"))
-
-
-def _recall(result: Result) -> tuple[int, float]:
-    """The first k, and Recall@k in per cent."""
-    k, recall = next(iter(result.test.recall_at.items()))
-    return k, 100 * recall
-
-
-def _table(board: Board) -> RenderableType:
-    """The runs that are at work, with a line that counts all."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for justify in ("left", "left", "right", "right"):
-        table.add_column(justify=justify, no_wrap=True)
-    for progress in board.in_state("running", "elsewhere"):
-        filled = round(_BAR * progress.epoch / progress.epochs)
-        left = progress.seconds_left()
-        table.add_row(
-            progress.planned.name,
-            Text("━" * filled, "cyan") + Text("━" * (_BAR - filled), "dim"),
-            f"epoch {progress.epoch}/{progress.epochs}",
-            "by another process" if progress.state == "elsewhere" else "" if left is None else duration(left),
-        )
-    return Group(table, Text(_counts(board), "bold"))
-
-
-def _counts(board: Board) -> str:
-    counts = Counter(progress.state for progress in board.runs)
-    parts = [
-        f"{counts[state]} {state}"
-        for state in ("running", "elsewhere", "done", "failed", "waiting")
-        if counts[state]
-    ]
-    left = board.seconds_left()
-    return " · ".join(
-        [*parts, "estimating the time left" if left is None else f"about {duration(left)} left"]
-    )
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words.
-
-    >>> duration(42), duration(200), duration(9000)
-    ('42 s', '3 min 20 s', '2 h 30 min')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def print_plan(plan: Plan, folder: str) -> None:
@@ -140,7 +49,7 @@ def _leaderboard(done: list[RunProgress]) -> Table:
     for progress in done:
         result = progress.result
         assert result is not None
-        scores[progress.planned.labels["loss"]][_experiment(progress)].append(_recall(result)[1])
+        scores[progress.planned.labels["loss"]][_experiment(progress)].append(first_recall(result)[1])
     experiments = list(dict.fromkeys(_experiment(progress) for progress in done))
     averages = {
         loss: statistics.fmean(statistics.fmean(values) for values in by_experiment.values())

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from nearkin.cli.display import console
+from nearkin.display.console import console
 from nearkin.tournament.standings import Leaderboard, Place, Ranking, Standings
 
 _BAR_WIDTH = 24

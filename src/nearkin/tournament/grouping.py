@@ -134,7 +134,7 @@ def _once_per_seed(row: Sequence[Outcome], pool: Sequence[str]) -> list[Outcome]
 
 def _repeats(outcome: Outcome, other: Outcome, pool: Sequence[str]) -> bool:
     if outcome.terms is None or other.terms is None:
-        return outcome.kind == "run" and outcome.seed is not None and outcome.seed == other.seed
+        return outcome.seed is not None and outcome.seed == other.seed
     return relation(outcome.terms, other.terms, pool=pool) == "repetition"
 
 
@@ -221,7 +221,7 @@ def _pool_notes(board: Sequence[Sequence[Outcome]], pool: Sequence[str]) -> list
 
 
 def _notes(repeated: Sequence[Outcome]) -> list[str]:
-    runs = [one.source for one in repeated if one.kind == "run"]
+    runs = [one.source for one in repeated if one.kind != "baseline"]
     if not runs:
         return []
     shown = ", ".join(runs[:_SHOWN_REPETITIONS]) + (", …" if len(runs) > _SHOWN_REPETITIONS else "")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from nearkin.evaluation import Interval
 from nearkin.tournament.outcomes import Experiment, Kind, Outcome, Skipped
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Verdict = Literal["win", "tie", "loss"]
 
@@ -247,6 +252,8 @@ class Standings:
         notes: What a reader must know: slips in published tables, unequal terms, what was left out.
         test_notes: Each test's finding in a sentence, or why there is none.
         skipped: Directories that could not be compared, with the reason.
+        report: The page of the report, where one was written.
+        picture: The diagram of average ranks, where one was drawn.
     """
 
     metric: str
@@ -260,6 +267,32 @@ class Standings:
     notes: list[str]
     test_notes: list[str]
     skipped: list[Skipped]
+    report: Path | None = None
+    picture: Path | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per contender and experiment, best first in each: names, rank, scores and their intervals."""
+        return [_row(board, place, self.metric) for board in self.leaderboards for place in board.places]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """What :meth:`rows` gives, as a table."""
+        try:
+            import pandas as pd  # noqa: PLC0415  (an extra)
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
+        return pd.DataFrame(self.rows())
+
+    def __str__(self) -> str:
+        lines = []
+        for board in self.leaderboards:
+            lines.append(str(board.experiment))
+            lines += [_line(place, self.metric) for place in board.places]
+        return "\n".join([*lines, *self.notes, *self.test_notes])
+
+    def _repr_html_(self) -> str:
+        boards = "".join(_board_html(board, self.metric) for board in self.leaderboards)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in [*self.notes, *self.test_notes])
+        return boards + (f"<ul>{notes}</ul>" if notes else "")
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -290,3 +323,51 @@ def reverse(comparison: Comparison) -> Comparison:
         p_holm=comparison.p_holm,
         verdict=verdicts[comparison.verdict],
     )
+
+
+def _row(board: Leaderboard, place: Place, metric: str) -> dict[str, Any]:
+    experiment = board.experiment
+    interval = place.interval
+    return {
+        "dataset": experiment.dataset,
+        "network": experiment.network,
+        "embedding_dim": experiment.embedding_dim,
+        "protocol": experiment.protocol,
+        "detail": experiment.detail,
+        "contender": place.contender,
+        "kind": place.kind,
+        "rank": place.rank,
+        "seeds": place.seeds,
+        **place.scores,
+        f"{metric}_low": None if interval is None else interval.low,
+        f"{metric}_high": None if interval is None else interval.high,
+        f"{metric}_deviation": place.spread.get(metric),
+    }
+
+
+def _line(place: Place, metric: str) -> str:
+    rank = "" if place.rank is None else f"{place.rank:g}"
+    spread = f" ± {100 * place.spread[metric]:.2f} over {place.seeds} seeds" if metric in place.spread else ""
+    return f"  {rank:>4}  {place.contender}  {100 * place.scores[metric]:.2f} %{spread}"
+
+
+def _board_html(board: Leaderboard, metric: str) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", "contender", metric, "interval", "seeds"))
+    body = "".join(_place_html(place, metric) for place in board.places)
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in board.notes)
+    return (
+        f"<table><caption>{html.escape(str(board.experiment))}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>" + (f"<ul>{notes}</ul>" if notes else "")
+    )
+
+
+def _place_html(place: Place, metric: str) -> str:
+    interval = place.interval
+    cells = (
+        "" if place.rank is None else f"{place.rank:g}",
+        place.contender,
+        f"{100 * place.scores[metric]:.2f} %",
+        "" if interval is None else f"{100 * interval.low:.1f} to {100 * interval.high:.1f}",
+        str(place.seeds),
+    )
+    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"

@@ -1,0 +1,258 @@
+"""A tournament from beginning to end: losses are trained on equal terms, ranked, and reported on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nearkin.benchmark.execution import execute_plan
+from nearkin.benchmark.plan import Plan, PlanError, packaged_plans
+from nearkin.benchmark.progress import Board, BoardObserver
+from nearkin.benchmark.watching import BoardDisplay
+from nearkin.display import observer_for
+from nearkin.observer import Observer
+from nearkin.recipe import Recipe, read_toml
+from nearkin.recipe.choices import PYTHON
+from nearkin.recipe.objects import importable_name, recipe_of
+from nearkin.recipe.terms import merged
+from nearkin.registry import nearest_name
+from nearkin.tournament.comparing import BASELINES, compare
+from nearkin.tournament.recognising import meaning_of
+from nearkin.tournament.report import write_report
+from nearkin.tournament.standings import Standings
+from nearkin.training import Run
+
+PLAN = "tournament"
+
+# Pair losses and proxy losses, old and new: those that the thesis compares.
+TEN = (
+    "contrastive",
+    "triplet",
+    "lifted_structure",
+    "npair",
+    "proxy_nca",
+    "margin",
+    "arcface",
+    "multi_similarity",
+    "soft_triple",
+    "proxy_anchor",
+)
+_SCORES = ("precision_at_1", "mean_reciprocal_rank", "map_at_r", "r_precision")
+_SHOWN_FAILURES = 3
+
+
+def play(
+    data: Any = None,
+    *,
+    losses: Sequence[Any] | str | None = None,
+    seeds: Sequence[int] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    progress: bool | Observer = True,
+    settings: Mapping[str, Any] | None = None,
+    metric: str = "recall_at_1",
+    alpha: float = 0.05,
+    pool: Sequence[str] | str = (),
+    baselines: bool = True,
+    report: bool = True,
+) -> Standings:
+    """Let losses compete on equal terms, rank them beside their baselines, and write a report.
+
+    What is there already is not trained again: a tournament that was stopped goes on.
+
+    Args:
+        data: A folder of images, a table of them, the name of a data set, a recipe (whose loss gives way), or
+            a plan; without anything every loss is trained on the embedded glyphs. Runs, folders of runs and
+            tables of results, one or several, are ranked without training.
+        losses: Names, tables with keywords (``{"name": "margin", "nu": 0.1}``), or functions and classes that
+            can be imported; ``"all"`` for every registered one. By default ten well-known ones.
+        seeds: Of the runs of each loss; 0 by default, or the plan's.
+        output: Where runs, baselines and report go; by default ``runs/tournament`` and the like, or
+            ``tournament`` for runs that are there.
+        jobs: Runs at a time; as many as there are cores or GPUs by default.
+        progress: Whether to show progress, or who is told.
+        settings: Any of :func:`nearkin.train`, such as ``network`` and ``epochs``, for all runs.
+        metric: The score that ranks.
+        alpha: Level of all tests.
+        pool: Settings to average over although they differ.
+        baselines: Whether to run the baselines that are missing.
+        report: Whether to write the report.
+
+    Raises:
+        ValueError: What cannot be; all that can be known is said before anything runs.
+    """
+    ranks_only = _is_results(data)
+    if ranks_only and (losses is not None or seeds is not None or settings):
+        raise ValueError("runs are ranked as they are: losses, seeds and settings are for data to learn from")
+    notes: list[str] = []
+    if ranks_only:
+        folder, source = Path(output or "tournament"), data
+    else:
+        plan = plan_for(data, losses=losses, seeds=seeds, settings=settings or {})
+        _check_metric(metric, plan)
+        folder = Path(output or Path("runs") / plan.name)
+        notes, source = _train(plan, folder, jobs, progress), folder
+    standings = compare(
+        source,
+        metric=metric,
+        alpha=alpha,
+        pool=pool,
+        baselines=folder / BASELINES if baselines else False,
+        progress=progress,
+        notes=notes,
+    )
+    return publish(standings, folder, progress=progress) if report else standings
+
+
+def publish(
+    standings: Standings, folder: str | os.PathLike[str], *, progress: bool | Observer = True
+) -> Standings:
+    """Write the report, and the diagram of average ranks where there is a test of them."""
+    folder = Path(folder)
+    observer = observer_for(progress)
+    page = write_report(standings, folder, observer=observer)
+    picture = None
+    if standings.nemenyi is not None:
+        from nearkin.pictures.diagram import critical_difference_diagram  # noqa: PLC0415  (Matplotlib)
+
+        picture = folder / "critical_difference.svg"
+        critical_difference_diagram(
+            standings.ranking.averages,
+            picture,
+            critical_difference=standings.nemenyi.critical_difference,
+            groups=standings.nemenyi.groups,
+            alpha=standings.nemenyi.alpha,
+        )
+    return replace(standings, report=page, picture=picture)
+
+
+def _is_results(data: Any) -> bool:
+    """Whether there is something to rank, and nothing to train."""
+    if isinstance(data, Run):
+        return True
+    if isinstance(data, str | os.PathLike):
+        return meaning_of(data) in {"runs", "results"}
+    if not isinstance(data, list) or not data:
+        return False
+    if all(isinstance(one, str | os.PathLike | Run) for one in data):
+        meanings = {"runs" if isinstance(one, Run) else meaning_of(one) for one in data}
+        if meanings <= {"runs", "results"}:
+            return True
+        if len(data) > 1:
+            raise ValueError(
+                "several words must all be runs, folders of runs or tables of results; of data, plans and "
+                "recipes give one"
+            )
+    return False
+
+
+def plan_for(
+    data: Any,
+    *,
+    losses: Sequence[Any] | str | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: Mapping[str, Any],
+) -> Plan:
+    """The plan of a tournament on some data.
+
+    Raises:
+        PlanError: It cannot be executed; the message says which entry and what to write instead.
+    """
+    if isinstance(data, list) and len(data) == 1:
+        (data,) = data
+    if isinstance(data, Plan):
+        values: dict[str, Any] = data.model_dump(exclude_unset=True)
+    elif data is None:
+        values = {"name": PLAN, **read_toml(packaged_plans()[PLAN], kind="plan")}
+    elif isinstance(data, str | os.PathLike) and meaning_of(data) == "plan":
+        file = packaged_plans().get(os.fspath(data), Path(data))
+        values = {"name": file.stem, **read_toml(file, kind="plan")}
+    else:
+        values = _values_for(recipe_of(data), data)
+    said = recipe_of(None, **settings)
+    _refuse_python(said)
+    values = {**values, "recipe": merged(values.get("recipe", {}), said.said)}
+    if losses is not None or "losses" not in values:
+        values["losses"] = _entries(TEN if losses is None else losses)
+        values["recipe"].pop("loss", None)
+    if seeds is not None:
+        values["seeds"] = list(seeds)
+        values["recipe"].pop("seed", None)
+    for axis, plural in {"network": "networks", "data": "data_sets", "protocol": "protocols"}.items():
+        if axis in said.said and plural in values:
+            del values[plural]
+    return Plan.parse(values, source=str(values.get("name", PLAN)))
+
+
+def _values_for(recipe: Recipe, data: Any) -> dict[str, Any]:
+    _refuse_python(recipe)
+    settings = recipe.resolved().data
+    name = settings.name
+    if isinstance(data, str | os.PathLike):
+        name = Path(data).stem
+    if settings.root is not None:  # another folder of this name is another tournament
+        place = str(Path(settings.root).resolve())
+        name = f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:6]}"
+    return {"name": f"{PLAN}-{name}", "recipe": recipe.said}
+
+
+def _refuse_python(recipe: Recipe) -> None:
+    for key in recipe.objects:
+        raise PlanError(
+            f"the {key} was given as a Python object, which the worker processes of a tournament cannot be "
+            "sent: put it into a module and name it as module:object, or train each run with nearkin.train "
+            "and rank them with nearkin.compare"
+        )
+
+
+def _entries(losses: Sequence[Any] | str) -> Any:
+    if isinstance(losses, str):
+        return losses if losses == "all" else [losses]
+    return [_entry(loss) for loss in losses]
+
+
+def _entry(loss: Any) -> Any:
+    if isinstance(loss, str | Mapping):
+        return loss
+    name = importable_name(loss) or f"{PYTHON}{getattr(loss, '__qualname__', type(loss).__qualname__)}"
+    return {"name": name, "label": name.rpartition(":")[2]}
+
+
+def _check_metric(metric: str, plan: Plan) -> None:
+    """Say at once that no run would have such a score."""
+    for run in plan.runs():
+        known = [*(f"recall_at_{k}" for k in run.recipe.evaluation.recall_at), *_SCORES]
+        if metric not in known:
+            raise PlanError(f"{run.name} would have no {metric}: {nearest_name(metric, known)}")
+
+
+def _train(plan: Plan, folder: Path, jobs: int | None, progress: bool | Observer) -> list[str]:
+    """Execute what is missing of a plan; say what failed."""
+    watched = BoardDisplay() if progress is True else _Told(progress) if progress else BoardObserver()
+    board = execute_plan(plan, folder, jobs=jobs, observer=watched)
+    failed = board.in_state("failed")
+    if not failed:
+        return []
+    reasons = [f"{progress.planned.name}: {progress.reason}" for progress in failed[:_SHOWN_FAILURES]]
+    more = f"; and {len(failed) - _SHOWN_FAILURES} more" if len(failed) > _SHOWN_FAILURES else ""
+    told = f"{len(failed)} of {len(board.runs)} runs failed: {'; '.join(reasons)}{more}"
+    if len(failed) == len(board.runs):
+        raise ValueError(f"{told}. Their error.txt in {folder} says more")
+    return [f"{told}. They are not ranked."]
+
+
+class _Told(BoardObserver):
+    """Tells an observer how many of the runs are over."""
+
+    def __init__(self, observer: Observer | bool) -> None:
+        self._observer = observer if isinstance(observer, Observer) else Observer()
+
+    def begin(self, board: Board) -> None:
+        self._observer.stage(f"training {len(board.runs)} runs")
+
+    def look(self, board: Board) -> None:
+        self._observer.progress(len(board.in_state("done", "failed")), len(board.runs))
