@@ -52,6 +52,8 @@ def is_plan(path: Path) -> bool:
 
 def _meaning_of_folder(folder: Path) -> Meaning:
     """The first run or image that is found decides, runs before images."""
+    if folder.resolve() == folder.resolve().parent:
+        raise ValueError(f"{folder} is the whole disk: give the folder of the runs or of the images")
     images = False
     try:
         for entry in islice(_entries(folder, _DEEPEST), _MOST_ENTRIES):

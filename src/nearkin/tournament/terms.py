@@ -155,7 +155,7 @@ class Terms:
         known: dict[tuple[str, tuple[str, ...]], str] = self.__dict__.setdefault("_keys", {})
         wanted = factor, tuple(pool)
         if wanted not in known:
-            known[wanted] = json.dumps(self.of_factor(factor, pool), sort_keys=True, default=str)
+            known[wanted] = _text(self.of_factor(factor, pool))
         return known[wanted]
 
 
@@ -226,7 +226,20 @@ def _telling_order(key: str) -> tuple[bool, bool, str]:
 
 
 def _values(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return json.dumps([settings.get(key) for key in keys], default=str)
+    return _text([settings.get(key) for key in keys])
+
+
+def _text(value: Any) -> str:
+    """A value as text, the same for 1 and 1.0."""
+    return json.dumps(_without_zeros(value), sort_keys=True, default=str)
+
+
+def _without_zeros(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_zeros(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_zeros(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def told(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
