@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import tomli_w
 
-from nearkin.cli.display import console
+from nearkin.display.console import console
 from nearkin.protocols import execute
-from nearkin.training import Recipe, Run
+from nearkin.recipe import Recipe
+from nearkin.training import Description, Run
 
 
 @pytest.fixture
@@ -13,6 +14,11 @@ def nearkin(nearkin, monkeypatch):
     """In a terminal of 120 columns."""
     monkeypatch.setattr(console, "_width", 120)
     return nearkin
+
+
+def train(path, values) -> None:
+    task = Recipe.parse(values).build()
+    execute(task, Run.open(path, task.description))
 
 
 def test_the_thesis_tournament_is_printed(nearkin):
@@ -34,10 +40,8 @@ def test_every_experiment_is_printed_on_request(nearkin):
 
 def test_runs_are_ranked_beside_their_baselines(nearkin, small_recipe, tmp_path):
     for loss in ("triplet", "npair"):
-        recipe = Recipe.parse(
-            {**small_recipe, "loss": {"name": loss}, "sampler": {"name": "balanced", "batch_size": 40}}
-        )
-        execute(Run.open(tmp_path / "runs" / loss, recipe))
+        sampler = {"name": "balanced", "batch_size": 40}
+        train(tmp_path / "runs" / loss, {**small_recipe, "loss": {"name": loss}, "sampler": sampler})
     output = tmp_path / "out"
     code, out, err = nearkin("tournament", tmp_path / "runs", "-o", output, "--no-report")
     assert (code, err) == (0, "")
@@ -52,8 +56,7 @@ def test_runs_are_ranked_beside_their_baselines(nearkin, small_recipe, tmp_path)
 
 
 def test_baselines_that_cannot_be_run_are_told_and_stop_nothing(nearkin, small_recipe, tmp_path, monkeypatch):
-    run = Run.open(tmp_path / "runs" / "a", Recipe.parse(small_recipe))
-    execute(run)
+    train(tmp_path / "runs" / "a", small_recipe)
 
     def gone(*_: object) -> None:
         raise ValueError("the data is gone")
@@ -66,9 +69,9 @@ def test_baselines_that_cannot_be_run_are_told_and_stop_nothing(nearkin, small_r
 
 
 def test_unfinished_runs_are_listed(nearkin, small_recipe, tmp_path):
-    execute(Run.open(tmp_path / "runs" / "done", Recipe.parse(small_recipe)))
+    train(tmp_path / "runs" / "done", small_recipe)
     for number in range(7):
-        Run.open(tmp_path / "runs" / f"begun-{number}", Recipe.parse(small_recipe))
+        Run.open(tmp_path / "runs" / f"begun-{number}", Description("seed = 0", {"seed": 0})).begin()
     _, out, _ = nearkin("tournament", tmp_path / "runs", "--no-baselines", "--no-report")
     assert out.count("not finished") == 5
     assert "and 2 more" in out
@@ -80,7 +83,10 @@ def test_unfinished_runs_are_listed(nearkin, small_recipe, tmp_path):
         (["nowhere"], "nowhere is not a directory"),
         (["--published", "tesis"], "did you mean thesis"),
         ([".", "--published", "thesis"], "give runs or --published, not both"),
-        (["."], "there is no finished run to rank"),
+        (["."], "holds neither finished runs nor images: there is no finished run to rank"),
+        (["/"], "is the whole disk"),
+        (["--metric", "recal_at_1"], "would have no recal_at_1: did you mean recall_at_1?"),
+        (["glyphs", "--loss", "tripet"], "unknown loss 'tripet': did you mean triplet?"),
     ],
 )
 def test_mistakes_are_one_line(nearkin, tmp_path, monkeypatch, arguments, said):
@@ -92,7 +98,7 @@ def test_mistakes_are_one_line(nearkin, tmp_path, monkeypatch, arguments, said):
 
 
 def test_a_narrow_terminal_gets_whole_cells(nearkin, monkeypatch, small_recipe, tmp_path):
-    execute(Run.open(tmp_path / "runs" / "a", Recipe.parse(small_recipe)))
+    train(tmp_path / "runs" / "a", small_recipe)
     monkeypatch.setattr(console, "_width", 80)
     _, out, _ = nearkin("tournament", tmp_path / "runs", "-o", tmp_path / "out", "--no-report")
     assert "…" not in out
@@ -113,5 +119,21 @@ def test_without_runs_the_embedded_plan_is_executed_ranked_and_reported(
     assert (tmp_path / "out" / "report.html").exists()
     finished = {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/**/result.json")}
     assert len(finished) == 10
+    assert "report    " in out
     nearkin("tournament", "-o", tmp_path / "out", "--no-report")
     assert {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/**/result.json")} == finished
+
+
+def test_terms_that_differ_are_rows_unless_they_are_pooled(nearkin, small_recipe, tmp_path):
+    for sampler in ("balanced", "random"):
+        values = {"loss": {"name": "triplet"}, "sampler": {"name": sampler, "batch_size": 40}}
+        train(tmp_path / "runs" / sampler, {**small_recipe, **values})
+    arguments = ("tournament", tmp_path / "runs", "--no-baselines", "--no-report")
+    _, out, _ = nearkin(*arguments)
+    assert "triplet (sampler.name=balanced)" in out
+    assert "triplet (sampler.name=random)" in out
+    _, out, _ = nearkin(*arguments, "--pool", "sampler")
+    assert "triplet (" not in out
+    assert "Averaged over different terms on request (--pool sampler)" in out
+    code, _, err = nearkin(*arguments, "--pool", "samplr")
+    assert (code, "did you mean sampler?" in err) == (2, True)

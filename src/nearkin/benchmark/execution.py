@@ -93,7 +93,7 @@ def _refuse_other_folder(run: Run) -> None:
 
 
 def _folder(terms: Mapping[str, Any]) -> str:
-    """The folder or table of samples, where it is the data set; elsewhere the root says only where it lies."""
+    """The folder or table of samples, where it is the data set; elsewhere it says only where that lies."""
     table = terms.get("data", {})
     is_data = table.get("name") in {"folder", "csv"} and table.get("root")
     return str(Path(table["root"]).resolve()) if is_data else ""

@@ -361,7 +361,7 @@ class Plan(Section):
             return whole.seed
         found = whole.network.embedding_dim if axis == "embedding_dim" else getattr(whole, axis).name
         assert found is not None
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _refuse_names_twice(self) -> None:
         for axis, plural in AXES.items():

@@ -177,10 +177,8 @@ def _named_apart(boards: Sequence[Sequence[Outcome]], pool: Sequence[str]) -> li
     for experiment, numbers in of_name.items():
         if len(numbers) == 1:
             continue
-        settings = [
-            boards[n][0].terms.of_factor("experiment", pool) if boards[n][0].terms else {}
-            for n in numbers  # type: ignore[union-attr]
-        ]
+        known = [boards[number][0].terms for number in numbers]
+        settings = [{} if terms is None else terms.of_factor("experiment", pool) for terms in known]
         keys = telling_keys(settings)
         details = [told(one, keys) for one in settings]
         alike: dict[str, list[int]] = defaultdict(list)
