@@ -15,6 +15,7 @@ from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.sealed import concatenated, prepared, seal
 from nearkin.training import NetworkResult, Result, Run, Task, TestEmbeddings
+from nearkin.training.memory import warn_if_too_large
 from nearkin.training.result import SplitSummary
 
 
@@ -45,6 +46,7 @@ def _execute(task: Task, run: Run, observer: Observer) -> None:
     run.remove_leftovers()
     data, test = seal(task.data)
     task.protocol.split(data, task.seed)  # what cannot be split is said before anything takes time
+    warn_if_too_large(task, observer)
     data = prepared(task.embedder, data, observer)
     recall_at = task.settings.recall_at
     score_test = test.unsealed_scores(recall_at) if task.protocol.test_chooses_epoch else None
