@@ -13,6 +13,7 @@ import typer
 
 from nearkin.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
+from nearkin.cli.cache import cache_app
 from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOption
 from nearkin.cli.explain import explain_app
 from nearkin.cli.tournament import tournament
@@ -37,6 +38,7 @@ app.command(cls=Command)(tournament)
 app.command(cls=Command)(tune)
 app.command(cls=Command)(benchmark)
 app.add_typer(explain_app, name="explain")
+app.add_typer(cache_app, name="cache")
 
 _INTERRUPTED = 130  # as shells count Ctrl-C
 _LONGEST_ERROR = 1500  # characters
@@ -59,7 +61,7 @@ def main() -> None:
 
 def _is_mistake(error: Exception) -> bool:
     """Whether an error speaks to the user; whatever else is a fault of ours, and shows where."""
-    spoken = (ValueError, OSError, RuntimeError, MemoryError, ModuleNotFoundError)
+    spoken = (ValueError, typer.Abort, OSError, RuntimeError, MemoryError, ModuleNotFoundError)
     return isinstance(error, spoken) or hasattr(error, "format_message")
 
 
@@ -74,6 +76,8 @@ def say(who: str, line: str, *, style: str = "") -> None:
 def _one_line(error: Exception) -> str:
     told = error.format_message() if hasattr(error, "format_message") else str(error)
     line = " ".join(str(told).split())
+    if isinstance(error, typer.Abort):
+        return "nothing was done"
     if isinstance(error, MemoryError):
         line = f"there is not enough memory. {line}".strip()
     line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:_LONGEST_WORD]}…", line)
