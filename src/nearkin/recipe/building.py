@@ -37,6 +37,7 @@ from nearkin.recipe.sections import (
     TrackerRecipe,
     TransformRecipe,
 )
+from nearkin.recipe.writing import write_toml
 from nearkin.sampling.base import PlannedSampler
 from nearkin.training import Description, LearningRates, Protocol, Schedule, Task, TrainingSettings
 from nearkin.training.task import LossMaker, SamplerMaker
@@ -56,6 +57,7 @@ def build_task(recipe: Recipe, observer: Observer | None = None, *, data: DataSe
     trackers = tuple(_tracker(one) for one in recipe.training.trackers)
     data_set = data if data is not None else open_data(recipe, observer)
     chosen = {key: reason for key, (_, reason) in recipe.choices().items()}
+    said = recipe
     recipe, reasons = fitted_to(recipe, data_set, protocol)
     chosen |= reasons
     whole = recipe.resolved()
@@ -68,7 +70,8 @@ def build_task(recipe: Recipe, observer: Observer | None = None, *, data: DataSe
         head=whole.network.head_lr_factor * lr,
         loss=whole.loss.lr or whole.loss.lr_factor * lr,
     )
-    description = Description(recipe.to_toml(), recipe.complete(), chosen)
+    complete = recipe.complete()
+    description = Description(write_toml(said, complete=complete, chosen=chosen), complete, chosen)
     task = Task(
         data=data_set,
         embedder=embedder,
@@ -121,7 +124,10 @@ def fitted_to(recipe: Recipe, data_set: DataSet, protocol: Protocol) -> tuple[Re
     batch_size, fitting = sampling.fitting(samples.labels, wanted.batch_size, per_class)
     if (batch_size, fitting) == (wanted.batch_size, per_class):
         return recipe, {}
-    reason = f"{samples.num_classes} training classes cannot fill a batch of {wanted.batch_size}"
+    reason = (
+        f"{samples.num_classes} training classes with {per_class} samples each cannot fill a batch of "
+        f"{wanted.batch_size}"
+    )
     changes: dict[str, Any] = {"sampler.batch_size": batch_size}
     if "images_per_class" not in wanted.keywords and fitting != per_class:
         changes["sampler.images_per_class"] = fitting

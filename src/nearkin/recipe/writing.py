@@ -11,10 +11,18 @@ if TYPE_CHECKING:
     from nearkin.recipe.recipe import Recipe
 
 
-def write_toml(recipe: Recipe) -> str:
-    """What was said as live lines, everything else as comments: reading it gives the same recipe."""
-    said, complete = recipe.said, recipe.complete()
-    chosen = {key: reason for key, (_, reason) in recipe.choices().items()}
+def write_toml(
+    recipe: Recipe, *, complete: Mapping[str, Any] | None = None, chosen: Mapping[str, str] | None = None
+) -> str:
+    """What was said as live lines, everything else as comments: reading it gives the same recipe.
+
+    Args:
+        recipe: What to write.
+        complete: Every setting, where more is known than the recipe can tell: what fits the data.
+        chosen: The reasons for those that were chosen.
+    """
+    said, complete = recipe.said, complete or recipe.complete()
+    chosen = chosen or {key: reason for key, (_, reason) in recipe.choices().items()}
     optional = _optional_keys(recipe)
     lines = ["# What stands in comments was not said: a default, or chosen for the reason beside it."]
     top = {key: value for key, value in complete.items() if not isinstance(value, Mapping)}
