@@ -63,7 +63,11 @@ def _set(values: dict[str, Any], objects: dict[str, Any], key: str, given: Any) 
     if key in SECTIONS and key not in ("training", "evaluation"):
         _choose(values, objects, key, given)
     elif key in _OBJECTS and not isinstance(given, str | Mapping):
-        objects[f"data.{key}"] = given
+        name = importable_name(given) if key != "collate" else None
+        if name is None:
+            objects[f"data.{key}"] = given
+        else:
+            _put(values, f"data.{key}", {"name": name})
     elif key in _OBJECTS:
         _put(values, f"data.{key}", given)
     elif key == "preprocessing":
