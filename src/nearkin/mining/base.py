@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+import pkgutil
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -56,7 +57,17 @@ class Miner(Protocol):
 _registry: Registry[Miner] = Registry("miner")
 register = _registry.register
 names = _registry.names
-build = _registry.build
+
+
+def build(name: str, **keywords: Any) -> Miner:
+    """Make the miner ``name``: a registered one, or ``module:object``."""
+    if ":" in name and name not in _registry:
+        try:
+            miner: Miner = pkgutil.resolve_name(name)(**keywords)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"there is no miner {name}: {error}") from None
+        return miner
+    return _registry.build(name, **keywords)
 
 
 def as_masks(mined: Mined, shape: torch.Size) -> Masks:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -43,7 +47,17 @@ def describe(embedder: Embedder) -> dict[str, Any]:
         "trunk": embedder.trunk,
         "batch_size": embedder.batch_size,
     }
-    return about
+    return about | {"imports": _plugins(about)}
+
+
+def _plugins(about: Mapping[str, Any]) -> list[str]:
+    """The modules that register this network and transform, where they are not ours."""
+    named = ((networks.registry, about["network"]), (data.transforms.registry, about["transform"]))
+    makers = [registry.get(spec["name"]) for registry, spec in named if spec.get("name") in registry]
+    modules = {getattr(maker, "__module__", None) or "" for maker in makers}
+    return sorted(
+        name for name in modules if name not in ("", "__main__") and not name.startswith("nearkin.")
+    )
 
 
 def write_embedder(folder: Path, embedder: Embedder) -> None:
@@ -66,6 +80,8 @@ def read_embedder(
         ValueError: The folder has no model, a damaged one, or one that needs what was given in Python.
     """
     about = _read_json(folder / MODEL_FILE)
+    for module in about.get("imports", ()):
+        import_module(module, needed_by=str(folder))
     built = _network(about, network, folder)
     weights = next((folder / name for name in _WEIGHTS if (folder / name).exists()), None)
     if weights is None:
@@ -122,9 +138,14 @@ def _transform(about: Mapping[str, Any], network: Network, folder: Path) -> Tran
             f"{folder} sees samples through a transform that was given in Python ({spec['python']}): pass it "
             "again, nearkin.load(path, transform=my_function)"
         )
-    if "object" in spec:
-        return data.PerSample(import_object(spec["object"]))
-    return data.transforms.build(spec.pop("name"), preprocessing=network.preprocessing, train=False, **spec)
+    name = spec.pop("object", None) or spec.pop("name")
+    if ":" not in name:
+        return data.transforms.build(name, preprocessing=network.preprocessing, train=False, **spec)
+    found = import_object(name)
+    if "train" in inspect.signature(found).parameters:
+        made: Transform = found(preprocessing=network.preprocessing, train=False, **spec)
+        return made
+    return data.PerSample(functools.partial(found, **spec) if spec else found)
 
 
 def import_object(path: str) -> Any:
@@ -136,15 +157,27 @@ def import_object(path: str) -> Any:
     module_name, _, name = path.partition(":")
     shown = shortened(path)[1:-1]
     importlib.import_module("nearkin.torchvision_import")  # the module may well import torchvision
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(f"{shown}: cannot import {shortened(module_name)[1:-1]}: {error}") from None
+    found = import_module(module_name, needed_by=path)
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"{shown}: {module_name} has no {shortened(name)[1:-1]}")
         found = getattr(found, part)
     return found
+
+
+def import_module(name: str, *, needed_by: str) -> Any:
+    """A module by its name; the working directory is looked into as well, as ``python -m`` does.
+
+    Raises:
+        ValueError: It cannot be imported; the message says by whom it is needed.
+    """
+    here = os.getcwd()  # noqa: PTH109
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # whatever a user's module raises while it is imported
+        raise ValueError(f"{needed_by}: cannot import {name}: {error}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nearkin import data, losses, networks, sampling
+from nearkin import losses, networks, sampling
 from nearkin.data import DataSet, PerSample, Preprocessing, SampleSet, Texts, Vectors
 from nearkin.data.transforms import Transform
 from nearkin.language.guidance import LanguageSettings, guided_by_language
@@ -378,8 +378,9 @@ def _transform(
     if choice.name.startswith(PYTHON):
         raise ValueError(f"{key} was given in Python ({choice.name.removeprefix(PYTHON)}): pass it again")
     maker = TransformRecipe.maker(choice.name)
-    if choice.name in data.transforms.names() or "train" in inspect.signature(maker).parameters:
+    if TransformRecipe.is_factory(choice.name):
         made = maker(preprocessing=preprocessing, train=train, **choice.keywords)
         return made, {"name": choice.name, **choice.keywords}
     function = functools.partial(maker, **choice.keywords) if choice.keywords else maker
-    return PerSample(function, collate=collate), {"object": choice.name, **choice.keywords}
+    spec = {"object": choice.name, **choice.keywords}
+    return PerSample(function, collate=collate), spec if collate is None else None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
-from nearkin.recipe.plugins import find_object
+from nearkin.model.files import import_object
 from nearkin.registry import Registry, nearest_name, shortened
 
 PYTHON = "python:"
@@ -91,7 +91,7 @@ class Choice(Section):
     def maker(cls, name: str) -> Callable[..., Any]:
         """What a name means: a registered class or function, or one that can be imported."""
         if ":" in name and name not in cls.registry:
-            found = find_object(name)
+            found = import_object(name)
             if not callable(found):
                 raise ValueError(f"{name} is not a class or function, but {type(found).__name__}")
             return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -45,9 +46,14 @@ class TransformRecipe(Choice):
     def keywords_of(cls, name: str) -> dict[str, Any] | None:
         """Those of a factory; a function of one sample takes its other parameters."""
         known = super().keywords_of(name)
-        if known is not None and ":" in name and name not in transforms:
+        if known is not None and ":" in name and name not in transforms and not cls.is_factory(name):
             known.pop(next(iter(known), ""), None)
         return known
+
+    @classmethod
+    def is_factory(cls, name: str) -> bool:
+        """Whether a name makes a transform, or is itself a function of one sample."""
+        return name in transforms or "train" in inspect.signature(cls.maker(name)).parameters
 
 
 class DataRecipe(Choice):
