@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from nearkin.losses import Triplet
+from nearkin.losses import CrossBatchMemory, Triplet
 from nearkin.networks import has_trained_batch_norm
 from nearkin.sampling.base import PlannedSampler
 from nearkin.training.settings import TrainingSettings
@@ -23,6 +23,8 @@ _STILL = 1e-6  # relative movement of all proxies between two looks
 _RUN_AWAY = 100.0  # length of the proxies, in multiples of what it was
 _SATURATED_EPOCHS = 2  # of a validation score of 100% in a row
 _FALLEN = 0.005  # below the best validation score
+_MEET_POSITIVES = 0.5  # share of the samples that should have a positive in their batch
+_BATCHES_LOOKED_AT = 50
 
 
 _COMPLAINTS = {
@@ -80,6 +82,9 @@ class Watchdogs:
     def __init__(self, settings: TrainingSettings, loss: nn.Module, announce: Callable[[str], None]) -> None:
         self._settings = settings
         self._announce = announce
+        # A memory holds positives of earlier batches, and several views are positives of each other.
+        compares = bool(getattr(loss, "compares_samples", True))
+        self._needs_positives = compares and not isinstance(loss, CrossBatchMemory) and settings.views == 1
         self._margin = loss.margin if type(loss) is Triplet else 0.0
         # By name, for they may be those of a loss inside another.
         proxies = (one for name, one in loss.named_parameters() if name.split(".")[-1] == "proxies")
@@ -105,6 +110,15 @@ class Watchdogs:
                 "classes are too large or too small for its batches. Try another sampler.batch_size or "
                 "sampler.images_per_class, or sampler.name=random",
             )
+        elif self._needs_positives and not sampler.needs_embeddings(0):
+            met = share_with_positives(sampler)
+            if met < _MEET_POSITIVES:
+                self._say(
+                    "positives",
+                    f"only {met:.0%} of the samples have a positive in their batch, and the loss compares the "
+                    "samples of a batch: the others have nothing to learn from. Try sampler.name=balanced, or "
+                    "a larger sampler.batch_size",
+                )
         if sampler.world_size > 1 and has_trained_batch_norm(network):
             self._say(
                 "batch_norm",
@@ -204,3 +218,18 @@ class Watchdogs:
         self._seen_batch, self._seen_loss = state["seen"]
         self._first_length = state["first_length"]
         self._last_proxies = tensors.get("proxies")
+
+
+def share_with_positives(sampler: PlannedSampler) -> float:
+    """The share of samples of the first epoch that have another one of their class in their batch.
+
+    >>> from nearkin.sampling import BalancedSampler
+    >>> share_with_positives(BalancedSampler([0, 0, 1, 1, 2, 2], batch_size=4, images_per_class=2))
+    1.0
+    """
+    met = seen = 0
+    for batch in sampler.plan(0)[:_BATCHES_LOOKED_AT]:
+        _, counts = sampler.labels[batch].unique(return_counts=True)
+        met += int(counts[counts > 1].sum())
+        seen += len(batch)
+    return met / max(seen, 1)
