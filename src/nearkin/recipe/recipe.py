@@ -1,7 +1,7 @@
 """Everything about a run in one typed object: TOML on disk, ``--set loss.margin=0.2`` on the command line.
 
 What a recipe does not say stays unsaid until it is used: :attr:`Recipe.said` holds what was said,
-:meth:`Recipe.terms` every setting with the chosen values and defaults, :meth:`Recipe.to_toml` both, the
+:meth:`Recipe.complete` every setting with the chosen values and defaults, :meth:`Recipe.to_toml` both, the
 unsaid ones as comments.
 """
 
@@ -82,7 +82,8 @@ class Recipe(Section):
     _objects: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Remember what was said; :meth:`parse` replaces it by the very words."""
+        """Note what was said, where a recipe is made directly and not by :meth:`parse`."""
+        super().model_post_init(context)
         self._said = _plain(self.model_dump(mode="json", exclude_unset=True))
 
     @model_validator(mode="before")
