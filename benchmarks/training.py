@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from nearkin.training.building import build_loss
-from nearkin.training.optimization import learning_rate_factor
 from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR

@@ -131,10 +131,10 @@ def explain_weights(
 
 def _batch_of_run(path: Path, split: Split, size: dict[str, int]) -> tuple[Batch, LossChoice]:
     """A batch as a finished run's network embeds it, and the run's loss."""
-    from nearkin import api
     from nearkin.display import observer_for
     from nearkin.explain import Batch, LossChoice, draw_balanced
     from nearkin.recipe import Recipe
+    from nearkin.recipe.reopening import data_of, networks_of
     from nearkin.training import Run
 
     existing = Run.existing(path)
@@ -144,10 +144,10 @@ def _batch_of_run(path: Path, split: Split, size: dict[str, int]) -> tuple[Batch
     recipe = Recipe.parse(existing.terms, source=str(path))
     display = observer_for(True)
     try:
-        data_set = api.data_of(existing, observer=display)
+        data_set = data_of(existing, observer=display)
         samples = data_set.train if split is Split.train else data_set.require_test()
         chosen, labels = draw_balanced(samples.labels, **size)
-        rows = api.networks_of(existing)[0].embed(samples.select(chosen))
+        rows = networks_of(existing)[0].embed(samples.select(chosen))
     finally:
         display.end()
     title = f"{recipe.data.name}, {split.value} classes"

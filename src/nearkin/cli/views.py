@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nearkin import api
 from nearkin.observer import Observer
 from nearkin.pictures.run import embedding_map, fold_curves, learning_curve, retrieval_gallery
 from nearkin.protocols import registry as protocols
 from nearkin.protocols.examination import open_again
+from nearkin.recipe.reopening import data_of, networks_of
 from nearkin.training import Run, TestEmbeddings
 
 
@@ -44,8 +44,8 @@ def draw_run(run: Run, observer: Observer, opened: TestEmbeddings | None = None)
 
 def _opened_again(run: Run, observer: Observer) -> TestEmbeddings | None:
     try:
-        data = api.data_of(run, observer=observer)
-        return open_again(api.networks_of(run), data, tuple(run.result.test.recall_at), observer)
+        data = data_of(run, observer=observer)
+        return open_again(networks_of(run), data, tuple(run.result.test.recall_at), observer)
     except (ValueError, OSError) as error:
         observer.warning(f"the pictures that are missing cannot be drawn: {error}")
         return None

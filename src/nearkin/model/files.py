@@ -18,8 +18,10 @@ from torch import nn
 from nearkin import data, networks
 from nearkin.atomic import write_json
 from nearkin.data import Preprocessing
+from nearkin.data.transform_registry import registry as transform_registry
 from nearkin.data.transforms import Transform
 from nearkin.networks import Embedder, Network, WrappedNetwork
+from nearkin.networks.base import registry as network_registry
 from nearkin.registry import shortened
 from nearkin.tensor_files import DamagedFileError, read_tensors, write_tensors
 
@@ -52,7 +54,7 @@ def describe(embedder: Embedder) -> dict[str, Any]:
 
 def _plugins(about: Mapping[str, Any]) -> list[str]:
     """The modules that register this network and transform, where they are not ours."""
-    named = ((networks.registry, about["network"]), (data.transforms.registry, about["transform"]))
+    named = ((network_registry, about["network"]), (transform_registry, about["transform"]))
     makers = [registry.get(spec["name"]) for registry, spec in named if spec.get("name") in registry]
     modules = {getattr(maker, "__module__", None) or "" for maker in makers}
     return sorted(

@@ -91,7 +91,7 @@ class Choice(Section):
     def maker(cls, name: str) -> Callable[..., Any]:
         """What a name means: a registered class or function, or one that can be imported."""
         if ":" in name and name not in cls.registry:
-            found = import_object(name)
+            found: Callable[..., Any] = import_object(name)
             if not callable(found):
                 raise ValueError(f"{name} is not a class or function, but {type(found).__name__}")
             return found

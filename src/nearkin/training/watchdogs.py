@@ -115,9 +115,9 @@ class Watchdogs:
             if met < _MEET_POSITIVES:
                 self._say(
                     "positives",
-                    f"only {met:.0%} of the samples have a positive in their batch, and the loss compares the "
-                    "samples of a batch: the others have nothing to learn from. Try sampler.name=balanced, or "
-                    "a larger sampler.batch_size",
+                    f"only {met:.0%} of the samples have a positive in their batch, and the loss compares "
+                    "the samples of a batch: the others have nothing to learn from. Try "
+                    "sampler.name=balanced, or a larger sampler.batch_size",
                 )
         if sampler.world_size > 1 and has_trained_batch_norm(network):
             self._say(
