@@ -68,17 +68,8 @@ def test_no_document_claims_every_loss_there_is():
         assert not re.search(r"(every|all) loss(es)? of (deep metric learning|the field)", text), path
 
 
-def test_coming_from_pytorch_metric_learning_is_true():
-    """Its blocks follow each other, and their assertions say what is equal."""
-    document = "docs/from_pytorch_metric_learning.md"
-    namespace = {"__name__": "coming_from_pytorch_metric_learning"}
-    blocks = python_blocks(document)
-    assert len(blocks) >= 5
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"{document} block {number}", "exec"), namespace)
-
-
 def test_coming_from_pytorch_metric_learning_names_all_of_it():
+    """What its code says is run with that of the other pages, in test_site.py."""
     text = (ROOT / "docs/from_pytorch_metric_learning.md").read_text(encoding="utf-8")
     for room in ("losses", "miners", "samplers", "reducers", "regularizers"):
         module = importlib.import_module(f"pytorch_metric_learning.{room}")

@@ -77,10 +77,14 @@ def test_a_sample_without_weight_gives_nothing_as_an_anchor(name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_an_empty_batch_has_no_values(name):
-    x = batch()[:0].requires_grad_()
-    values = made(name)(x, LABELS[:0], weights=torch.ones(0), reduction="none")
+    loss, x = made(name), batch()[:0].requires_grad_()
+    values = loss(x, LABELS[:0], weights=torch.ones(0), reduction="none")
     assert values.shape == (0,)
-    assert made(name)(x, LABELS[:0], weights=torch.ones(0)) == 0
+    for value in (values.sum(), loss(x, LABELS[:0], weights=torch.ones(0)), loss(x, LABELS[:0])):
+        assert value == 0
+        value.backward()
+    for parameter in loss.parameters():
+        assert parameter.grad is None or not parameter.grad.any()
 
 
 @pytest.mark.parametrize("name", OVER_PAIRS)
