@@ -43,6 +43,7 @@ app.add_typer(cache_app, name="cache")
 _INTERRUPTED = 130  # as shells count Ctrl-C
 _LONGEST_ERROR = 1500  # characters
 _LONGEST_WORD = 300
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
 
 def main() -> None:
@@ -54,7 +55,8 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("NEARKIN_DEBUG") or not _is_mistake(error):
             raise
-        say("nearkin:", _one_line(error), style="bold red")
+        if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help already
+            say("nearkin:", _one_line(error), style="bold red")
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -75,11 +77,16 @@ def say(who: str, line: str, *, style: str = "") -> None:
 
 def _one_line(error: Exception) -> str:
     told = error.format_message() if hasattr(error, "format_message") else str(error)
+    if "Original Traceback" in told:  # of a process that reads samples: its last line says what it was
+        told = told.strip().rpartition("\n")[2]
     line = " ".join(str(told).split())
     if isinstance(error, typer.Abort):
         return "nothing was done"
-    if isinstance(error, MemoryError):
-        line = f"there is not enough memory. {line}".strip()
+    if isinstance(error, MemoryError) or any(sign in line for sign in _OUT_OF_MEMORY):
+        line = (
+            "there is not enough memory: try training.chunk, or a smaller sampler.batch_size or "
+            f"evaluation.batch_size ({line or 'MemoryError'})"
+        )
     line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:_LONGEST_WORD]}…", line)
     if len(line) > _LONGEST_ERROR:
         line = line[:_LONGEST_ERROR] + " …"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -31,13 +32,16 @@ def execute(task: Task, run: Run, observer: Observer | None = None) -> Run:
     observer = observer or Observer()
     if run.finished:
         return run
-    existed = run.path.exists()
+    missing = [place for place in (run.path, *run.path.parents) if not place.exists()]
     try:
         with run.locked():
             _execute(task, run, observer)
     except BaseException:
-        if not existed:
+        if run.path in missing:
             run.remove_failed_start()
+        with suppress(OSError):  # a folder that others have begun to use is not empty
+            for folder in missing[1:]:
+                folder.rmdir()
         raise
     return run
 

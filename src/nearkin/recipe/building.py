@@ -23,6 +23,7 @@ from nearkin.losses.base import registry as loss_registry
 from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, freeze_batch_norm
 from nearkin.networks.base import Backbone, EmbeddingNetwork
 from nearkin.observer import Observer
+from nearkin.open_files import allow_open_files
 from nearkin.recipe.choices import PYTHON, Choice
 from nearkin.recipe.disclosure import disclosure
 from nearkin.recipe.opening import open_data
@@ -44,6 +45,9 @@ from nearkin.training.task import LossMaker, SamplerMaker
 from nearkin.training.trackers import require_tracker
 
 
+_LOOKED_AT = 8  # images, spread over all of them
+
+
 def build_task(recipe: Recipe, observer: Observer | None = None, *, data: DataSet | None = None) -> Task:
     """The objects that a recipe names, and everything checked that can be known before anything runs.
 
@@ -53,6 +57,7 @@ def build_task(recipe: Recipe, observer: Observer | None = None, *, data: DataSe
         data: The data set, where it is open already.
     """
     observer = observer or Observer()
+    allow_open_files(recipe.data.workers)
     protocol = _built(recipe, "protocol", ProtocolRecipe, Protocol)
     trackers = tuple(_tracker(one) for one in recipe.training.trackers)
     data_set = data if data is not None else open_data(recipe, observer)
@@ -360,9 +365,15 @@ def _transforms(
 def _fitting_transform(samples: SampleSet, preprocessing: Preprocessing | None) -> tuple[str, str]:
     if isinstance(samples.samples, Texts | Vectors) or preprocessing is None:
         return "as_is", "samples go to the network as they are"
-    if preprocessing.resize is None:
+    if preprocessing.resize is None and _are_of_size(samples, preprocessing.size):
         return "none", "the network takes images of this size as they are"
     return "resized_crop", f"the network takes images of {preprocessing.size} pixels"
+
+
+def _are_of_size(samples: SampleSet, size: int) -> bool:
+    """Whether images fit a network as they are, by a few of them."""
+    looked = range(0, len(samples), -(-len(samples) // _LOOKED_AT))
+    return all(tuple(samples.samples[index].shape[-2:]) == (size, size) for index in looked)
 
 
 def _transform(
