@@ -25,9 +25,9 @@ ImportOption = Annotated[
 RecipeArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RECIPE.toml|FOLDER|TABLE.csv|NAME]",
-        help="A recipe, a folder of images, a table of images and labels, or the name of a data set; without "
-        "one, the embedded data set glyphs is learnt.",
+        metavar="RECIPE|FOLDER|TABLE|NAME",
+        help="A recipe (.toml), a folder of images, a table (.csv) of images and labels, or the name of a "
+        "data set; without one, the embedded data set glyphs is learnt.",
     ),
 ]
 

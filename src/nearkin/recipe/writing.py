@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
+from nearkin.recipe.choices import PYTHON, Choice, Section
+
 if TYPE_CHECKING:
     from nearkin.recipe.recipe import Recipe
 
@@ -81,11 +83,14 @@ def _written(key: str, value: Any) -> str:
 
 
 def _optional_keys(recipe: Recipe) -> dict[str, list[str]]:
-    """Keys without a value, which TOML cannot write."""
-    return {
-        section: [
-            key for key, field in type(getattr(recipe, section)).model_fields.items() if field.default is None
-        ]
-        for section in type(recipe).model_fields
-        if hasattr(getattr(recipe, section), "model_fields_set")
-    }
+    """Keys without a value, which TOML cannot write: of the sections, and of what they name."""
+    whole = recipe.resolved()
+    found: dict[str, list[str]] = {}
+    for name in type(recipe).model_fields:
+        section = getattr(whole, name)
+        if isinstance(section, Section):
+            found[name] = [key for key, field in type(section).model_fields.items() if field.default is None]
+        if isinstance(section, Choice) and section.name and not section.name.startswith(PYTHON):
+            defaults = type(section).defaults_of(section.name)
+            found[name] += [key for key, value in defaults.items() if value is None]
+    return found
