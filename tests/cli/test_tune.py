@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from nearkin.recipe import Recipe
+
 
 @pytest.fixture
 def tuned(monkeypatch, tmp_path):
@@ -16,14 +18,25 @@ def tuned(monkeypatch, tmp_path):
 
     monkeypatch.setattr("nearkin.api.tune", tune)
     monkeypatch.setattr("nearkin.cli.search_display.print_search", lambda search, pictures: print("searched"))
-    monkeypatch.setattr("nearkin.pictures.search.draw_search", lambda search: [])
+    monkeypatch.setattr("nearkin.tuning.drawing.draw", lambda search: [])
     monkeypatch.setattr("nearkin.cli.views.draw_run", lambda run, observer: [])
     monkeypatch.setattr("nearkin.cli.display.print_run", lambda run, pictures: print("trained", run))
     return asked
 
 
 def test_the_command_asks_its_python_twin(nearkin, tuned, tmp_path):
-    options = ["--trials", 7, "-r", "optimizer.lr=1e-3:1e-2", "--sampler", "random", "--pruner", "none", "-j", 2]
+    options = [
+        "--trials",
+        7,
+        "-r",
+        "optimizer.lr=1e-3:1e-2",
+        "--sampler",
+        "random",
+        "--pruner",
+        "none",
+        "-j",
+        2,
+    ]
     changes = ["-s", "seed=3", "--import", "json"]
     code, out, err = nearkin("tune", "glyphs", *options, *changes, "-o", tmp_path / "search")
     assert (code, out, err) == (0, "searched\ntrained the run\n", "")
@@ -45,9 +58,6 @@ def test_the_test_classes_stay_sealed_on_request(nearkin, tuned):
 
 
 def test_tune_searches_then_trains_on_all_classes_and_tests(nearkin, small_recipe, tmp_path):
-    pytest.importorskip("nearkin.tuning.search")
-    from nearkin.recipe import Recipe  # noqa: PLC0415
-
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(Recipe.parse(small_recipe).to_toml())
     command = ["tune", recipe, "--trials", 2, "--range", "optimizer.lr=1e-3:1e-2", "-o", tmp_path / "search"]
@@ -75,7 +85,6 @@ def test_tune_searches_then_trains_on_all_classes_and_tests(nearkin, small_recip
     ],
 )
 def test_a_mistake_is_one_line_before_anything_runs(options, message, nearkin, tmp_path):
-    pytest.importorskip("nearkin.tuning.search")
     code, _, err = nearkin("tune", *options, "-o", tmp_path / "search")
     assert code == 2
     assert message in err
