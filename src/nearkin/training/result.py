@@ -183,6 +183,14 @@ class Baseline:
     fitted_on: dict[str, int] | None = None
     test_fingerprint: str = ""
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Baseline:
+        """Of plain values; reads old results, which count images."""
+        fitted_on = values.get("fitted_on")
+        if fitted_on is not None:
+            fitted_on = {"samples" if key == "images" else key: count for key, count in fitted_on.items()}
+        return cls(values["name"], values["description"], fitted_on)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -282,7 +290,7 @@ class Result:
         elif "networks" in values:
             networks = values["networks"]
         elif "folds" in values:
-            networks = [{"warnings": [], **fold} for fold in values["folds"]]
+            networks = _folds_of_the_first_edition(values)
         else:
             networks = [values]
         baseline = values.get("baseline")
@@ -296,7 +304,7 @@ class Result:
             chosen=dict(values.get("chosen", {})),
             disclosure=dict(values.get("disclosure", {})),
             network=dict(values.get("network", {})),
-            baseline=None if baseline is None else Baseline(**baseline),
+            baseline=None if baseline is None else Baseline.from_dict(baseline),
         )
 
     def with_opened(self, opened: TestEmbeddings) -> Result:
@@ -374,6 +382,16 @@ def mean_scores(scores: Sequence[RetrievalScores]) -> RetrievalScores:
     means = over_networks(statistics.fmean, scores)
     counts = {name: round(value) for name, value in means.items() if name.startswith("queries")}
     return _required_scores(means | counts)
+
+
+def _folds_of_the_first_edition(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Its folds have no warnings of their own: these stand together, each with the number of its fold."""
+    folds = []
+    for number, fold in enumerate(values["folds"]):
+        prefix = f"fold {number}: "
+        own = [text.removeprefix(prefix) for text in values.get("warnings", ()) if text.startswith(prefix)]
+        folds.append({**fold, "warnings": own})
+    return folds
 
 
 def _required_scores(values: Mapping[str, Any]) -> RetrievalScores:
