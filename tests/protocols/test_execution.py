@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import psutil
 import pytest
 import torch
 from PIL import Image
-from running import execute, new_run
+from running import execute, load_network, new_run
 
 from nearkin import protocols
 from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import fixed_validation
+from nearkin.protocols.execution import _total_cost
 from nearkin.recipe import Recipe, open_data
 from nearkin.training import Run
 
@@ -116,3 +118,49 @@ def test_the_disclosure_says_what_the_score_depends_on(small_recipe, tmp_path):
     assert told["libraries"]["torch"] == torch.__version__
     other = Recipe.parse(values | {"seed": 1}).build().disclosure
     assert {key for key in told if told[key] != other[key]} == {"seed", "weights", "hash of the weights"}
+
+
+def test_what_a_run_took_is_counted(small_recipe, tmp_path):
+    run = execute(new_run(tmp_path / "run", Recipe.parse(small_recipe)))
+    seconds = [row["seconds"] for row in run.metrics()[1:]]
+    cost = run.cost()
+    assert cost["training_seconds"] == pytest.approx(sum(seconds), abs=1e-3)
+    assert cost["seconds_per_epoch"] == pytest.approx(sum(seconds) / 2, abs=1e-3)
+    used = psutil.Process().memory_info().rss
+    assert used / 2 < cost["peak_memory_bytes"] < 100 * used
+    network = load_network(run)
+    assert run.result.network["parameters"] == sum(len(p.flatten()) for p in network.parameters())
+    assert run.result.network["embedding_dim"] == 16
+    assert isinstance(run.result.network["preprocessing"]["mean"], list)
+
+
+def test_folds_add_up_in_time_and_not_in_memory():
+    class Fold:
+        def __init__(self, seconds, peak):
+            self.took = {
+                "training_seconds": seconds,
+                "seconds_per_epoch": seconds / 2,
+                "peak_memory_bytes": peak,
+            }
+
+        def cost(self):
+            return self.took
+
+    total = _total_cost([Fold(1.0004, 7), Fold(2.0, 9), Fold(4.0, 8)])
+    assert total == {"training_seconds": 7.0, "seconds_per_epoch": 3.5, "peak_memory_bytes": 9}
+
+
+def test_one_fold_alone_is_a_run_of_its_own(small_recipe, tmp_path):
+    protocol = {"name": "cross_validation", "folds": 3, "fold": 1}
+    run = execute(new_run(tmp_path / "run", small_recipe | {"protocol": protocol}))
+    assert [one.run for one in run.result.networks] == ["."]
+    assert run.result.concatenated is None
+    assert not list(run.path.glob("fold-*"))
+
+
+def test_only_the_first_process_scores_the_test_classes(small_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(protocols.SealedTest, "open", lambda *_: pytest.fail("opened in another process"))
+    run = new_run(tmp_path / "run", small_recipe)
+    run.writes = False
+    assert execute(run) is run
+    assert not run.path.exists()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from running import execute, new_run
 from nearkin.data import DataSet, ImageArray, SampleSet, evaluation_transform
 from nearkin.evaluation import retrieval_scores
 from nearkin.networks import Embedder, build, embed
-from nearkin.protocols import SealedTest, names, registry, score_test, seal
+from nearkin.protocols import SealedTest, names, prepared, registry, score_test, scored, seal
+from nearkin.protocols.sealed import concatenated
 from nearkin.recipe import Recipe, open_data
 from nearkin.training import Observer
 
@@ -52,6 +54,81 @@ def test_queries_search_the_gallery_by_class_name(network):
         gallery_labels=torch.tensor([numbers[n] for n in "xccdde"]),
     )
     assert scores == expected
+
+
+def test_a_data_set_without_test_classes_cannot_be_sealed():
+    with pytest.raises(ValueError, match="toy has no test split"):
+        seal(DataSet("toy", image_set(list("aabb"))))
+
+
+def test_several_networks_side_by_side_search_the_gallery():
+    query, gallery = image_set(list("dccd")), image_set(list("xccdde"))
+    generator = torch.Generator().manual_seed(0)
+    sizes = (0.1, 50.0)  # of the embeddings: each network counts as much as the other
+    rows = [[size * torch.randn(n, 6, generator=generator) for n in (4, 6)] for size in sizes]
+    opened = [scored((1, 2), query, q, gallery, g) for q, g in rows]
+    found = concatenated((1, 2), opened)
+    numbers = {name: number for number, name in enumerate("cdex")}
+    q, g = (
+        torch.stack(
+            [torch.cat([part[row] / part[row].norm() for part in parts]) for row in range(len(parts[0]))]
+        )
+        for parts in zip(*rows, strict=True)
+    )
+    expected = retrieval_scores(
+        q,
+        torch.tensor([numbers[n] for n in "dccd"]),
+        gallery=g,
+        gallery_labels=torch.tensor([numbers[n] for n in "xccdde"]),
+        recall_at=(1, 2),
+    )
+    assert found.scores == expected
+    assert torch.allclose(found.query_embeddings, q)
+    assert torch.allclose(found.gallery_embeddings, g)
+    assert (found.queries, found.gallery) == (query, gallery)
+
+
+class Heard(Observer):
+    def __init__(self) -> None:
+        self.stages, self.counts = [], []
+
+    def stage(self, text):
+        self.stages.append(text)
+
+    def progress(self, done, total):
+        self.counts.append((done, total))
+
+
+def test_a_trunk_sees_all_training_classes_once(network, tmp_path):
+    data_set = DataSet(
+        "toy", image_set(list("aabb")), image_set(list("eeff")), validation=image_set(list("ccdd"), seed=1)
+    )
+    data, _ = seal(data_set)
+    assert prepared(network, data, Observer()) is data
+    cached = replace(network, trunk="pooling", trunk_cache=tmp_path)
+    heard = Heard()
+    seen = prepared(cached, data, heard)
+    assert "8 samples" in heard.stages[0]
+    assert heard.counts[-1] == (8, 8)
+    for name in ("train", "validation"):
+        before, after = getattr(data, name), getattr(seen, name)
+        assert after.class_names == before.class_names
+        assert after.labels.equal(before.labels)
+        assert after.samples.has_flips
+        assert torch.allclose(cached.embed(after), network.embed(before), atol=1e-2)
+    alone = prepared(cached, replace(data, validation=None), Observer())
+    assert (alone.validation, len(alone.train)) == (None, 4)
+
+
+def test_scoring_tells_how_far_it_is(network):
+    heard = Heard()
+    data_set = DataSet("toy", image_set(list("aabb")), image_set(list("ccdd")))
+    SealedTest(data_set).open([network], (1,), heard)
+    assert heard.counts[-1] == (4, 4)
+    query, gallery = image_set(list("ddc")), image_set(list("ccdde"))
+    heard = Heard()
+    SealedTest(replace(data_set, query=query, gallery=gallery)).open([network], (1,), heard)
+    assert {total for _, total in heard.counts} == {3, 5}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a run found out: means by plain loops, round trips through JSON, and the files of the first edition."""
+"""What a run found out: means by plain loops, round trips through JSON, and first-edition files."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_run_of_the_first_edition_without_validation_is_read():
 
 def test_folds_of_the_first_edition_are_read_with_their_warnings():
     ones = [first_edition(0.5, []), first_edition(0.7, [])]
-    deviation = {name: 0.1 for name in ones[0]["test"]}
+    deviation = dict.fromkeys(ones[0]["test"], 0.1)
     old = ones[0] | {
         "selection": {"rule": "mean of 2 folds, best epoch on validation classes", "epoch": None},
         "test": scores(0.6).to_dict(),

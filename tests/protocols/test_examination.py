@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from running import embedder_of, execute, new_run
+
+from nearkin.evaluation import bootstrap_intervals, clustering_scores, diagnostics, retrieval_scores
+from nearkin.observer import Observer
+from nearkin.protocols import examine
+from nearkin.recipe import open_data
+from nearkin.training import Run
+
+
+class Heard(Observer):
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
+
+
+@pytest.fixture
+def run(small_recipe, tmp_path) -> Run:
+    values = small_recipe | {"training": {"epochs": 1}, "seed": 5, "evaluation": {"recall_at": [1, 3]}}
+    return execute(new_run(tmp_path / "run", values))
+
+
+def test_a_finished_run_is_examined_by_its_own_settings(run):
+    data, heard = open_data(run.recipe), Heard()
+    embedder = embedder_of(run)
+    found = examine(run, [embedder], data, heard)
+    embeddings, labels = embedder.embed(data.test), data.test.labels
+    assert heard.stages == ["embedding the test classes", "looking for what goes wrong"]
+    assert found.opened.scores.to_dict() == pytest.approx(run.result.test.to_dict())
+    scores = retrieval_scores(embeddings, labels, recall_at=(1, 3), per_query=True)
+    expected = bootstrap_intervals(scores, labels, seed=5)
+    assert {name: found.intervals[name] for name in expected} == expected
+    clusters = clustering_scores(embeddings, labels, seed=5)
+    assert found.clustering.to_dict() == clusters.to_dict()
+    assert {*clusters.to_dict()} & {*found.intervals} - {*expected}
+    details = diagnostics(embeddings, labels, recall_at=(1, 3))
+    assert found.diagnostics.to_dict() == details.to_dict()
+    assert found.samples is found.opened.queries
+
+
+def test_what_is_written_names_classes_and_samples(run):
+    data = open_data(run.recipe)
+    found = examine(run, [embedder_of(run)], data)
+    assert found.file == run.path / "evaluation.json"
+    written = json.loads(found.file.read_text())
+    names = data.test.class_names
+    assert written["scores"] == found.opened.scores.to_dict()
+    assert {*written["intervals"]} == {*found.intervals}
+    assert "retrieval" not in written
+    for entry, one in zip(written["classes"], found.diagnostics.classes, strict=True):
+        assert entry["label"] == names[one.label]
+    for entry, one in zip(written["confusions"], found.diagnostics.confusions, strict=True):
+        assert (entry["label"], entry["taken_for"]) == (names[one.label], names[one.taken_for])
+    assert written["label_doubts"]
+    for entry, one in zip(written["label_doubts"], found.diagnostics.label_doubts, strict=True):
+        assert (entry["label"], entry["suggested"]) == (names[one.label], names[one.suggested])
+        assert entry["image"] == data.test.samples.name(one.index)
+
+
+def test_several_networks_are_examined_side_by_side(run):
+    data, embedder = open_data(run.recipe), embedder_of(run)
+    found = examine(run, [embedder, replace(embedder)], data)
+    assert found.opened.query_embeddings.shape == (240, 32)
+    assert found.opened.scores.to_dict() == pytest.approx(run.result.test.to_dict())
