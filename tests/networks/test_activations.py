@@ -161,5 +161,5 @@ def test_files_are_float16_and_the_table_is_json(network, digits, tmp_path):
 def test_activations_too_large_for_float16_are_refused(network, digits, tmp_path):
     with torch.no_grad():
         network.backbone[0][1].weight.mul_(1e6)
-    with pytest.raises(ValueError, match=r"activations of images 0 to 63 do not fit into float16 \(largest"):
+    with pytest.raises(ValueError, match=r"activations of samples 0 to 63 do not fit into float16 \(largest"):
         cached(network, digits, tmp_path)

@@ -49,7 +49,7 @@ def test_pca_head_projects_onto_the_principal_components(digits, layer_norm):
 
 def test_pca_head_refuses_what_has_too_few_components():
     network = networks.build("convnet", embedding_dim=20)
-    with pytest.raises(ValueError, match="embedding_dim=20: 20 images of 128 features have no more than 19"):
+    with pytest.raises(ValueError, match="embedding_dim=20: 20 samples of 128 features have no more than 19"):
         networks.initialise_head_with_pca(network, torch.rand(20, 128))
     with pytest.raises(ValueError, match=r"shape \(30, 64\) and the head takes \(N, 128\)"):
         networks.initialise_head_with_pca(network, torch.rand(30, 64))

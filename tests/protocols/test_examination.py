@@ -61,7 +61,7 @@ def test_what_is_written_names_classes_and_samples(run):
     assert written["label_doubts"]
     for entry, one in zip(written["label_doubts"], found.diagnostics.label_doubts, strict=True):
         assert (entry["label"], entry["suggested"]) == (names[one.label], names[one.suggested])
-        assert entry["image"] == data.test.samples.name(one.index)
+        assert entry["sample"] == data.test.samples.name(one.index)
 
 
 def test_several_networks_are_examined_side_by_side(run):

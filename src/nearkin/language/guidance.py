@@ -54,7 +54,7 @@ def guided_by_language(
     Args:
         settings: Of the guidance.
         loss: Any loss.
-        samples: The classes to learn from; images, or what a trunk made of them.
+        samples: The classes to learn from; samples, or what a trunk made of them.
         observer: Hears what is being done.
         data_name: The data set, whose class names may need to be made readable.
         workers: Processes that read samples.

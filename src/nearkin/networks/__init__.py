@@ -1,4 +1,4 @@
-"""Image in, embedding out: a backbone, a pooling and a head, with the preprocessing of its weights."""
+"""Networks: a batch of samples in, embeddings out, with the preprocessing that the weights expect."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Activations of a frozen trunk, computed once and kept on disk, so that training runs only what comes after.
 
-A cache is a folder with two files: ``activations.npy``, float16 ``(N, V, …)`` with one view per image or two
+A cache is a folder with two files: ``activations.npy``, float16 ``(N, V, …)`` with one view per sample or two
 (as it is, and mirrored), and ``chunks.json``, the checksums of the chunks that have been written. A chunk
 that is not listed, or does not match its checksum, is computed (again). So a cache that was interrupted goes
 on where it stopped, and a damaged one is mended, by the same few lines.
@@ -40,12 +40,12 @@ _FLOAT16_MAX = 65504.0
 
 
 class Activations:
-    """Cached activations in place of images, ``float16``; an :class:`~nearkin.data.Samples`.
+    """Cached activations in place of samples, ``float16``; an :class:`~nearkin.data.Samples`.
 
     Args:
         folder: The cache.
         samples: What the activations were computed from, for the names.
-        rows: Which row of the cache each image is.
+        rows: Which row of the cache each sample is.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Activations:
         return bool(self._array.shape[1] == 2)
 
     def batch(self, indices: Sequence[int], flipped: Sequence[bool] | None = None) -> Tensor:
-        """The activations at ``indices``, of the images or of their mirror images, ``float16`` ``(B, …)``."""
+        """Activations at ``indices``, of the samples or of their mirror images, ``float16`` ``(B, …)``."""
         views = (
             np.zeros(len(indices), dtype=np.int64) if flipped is None else np.asarray(flipped, dtype=np.int64)
         )
@@ -92,7 +92,7 @@ class Activations:
         return Activations(self.folder, self._samples.select(indices), self._rows[list(indices)].tolist())
 
     def name(self, index: int) -> str:
-        """The name of the image below."""
+        """The name of the sample that it was computed from."""
         return self._samples.name(index)
 
     def fingerprint(self) -> str:
@@ -125,17 +125,17 @@ class ActivationTransform:
     def __repr__(self) -> str:
         return f"ActivationTransform(flip={self.flip})"
 
-    def __call__(self, images: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
+    def __call__(self, samples: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """The activations at ``indices``, each with its own seed, as float32 ``(B, …)``."""
-        if not isinstance(images, Activations):
-            raise TypeError(f"ActivationTransform takes cached activations, not {type(images).__name__}")
-        if self.flip and not images.has_flips:
+        if not isinstance(samples, Activations):
+            raise TypeError(f"ActivationTransform takes cached activations, not {type(samples).__name__}")
+        if self.flip and not samples.has_flips:
             raise ValueError(
                 f"flip={self.flip} but the cache has no mirrored images: build it with flips=True"
             )
         # A seed of the loader is uniform over 63 bits, so that its upper half is a fair draw.
         flipped = [seed < self.flip * 2**63 for seed in seeds]
-        return images.batch(indices, flipped).float()
+        return samples.batch(indices, flipped).float()
 
 
 def cache_activations(
@@ -149,26 +149,26 @@ def cache_activations(
     workers: int = 0,
     progress: Progress | None = None,
 ) -> tuple[SampleSet, Network]:
-    """Compute what a network makes of images up to a stage, once, and hand back what is left to train.
+    """Compute what a network makes of samples up to a stage, once, and hand back what is left to train.
 
     The cache is kept in a subfolder of ``folder`` named after a hash of the trunk's weights, the transform
-    and the images, so it is found again when all of these are the same, and only then. It takes two bytes
+    and the samples, so it is found again when all of these are the same, and only then. It takes two bytes
     per number: 1.0 GB for the 11,788 images of CUB, with mirror images, after ``blocks.4`` of
     EfficientNet-Lite0.
 
     Args:
         network: Its part up to ``stage`` is taken as it is now, in evaluation mode.
         stage: See :meth:`Network.split`; ``pooling`` keeps features and leaves the head to train.
-        sample_set: Images, or whatever the network takes.
+        sample_set: Whatever the network takes.
         folder: Where caches live.
         flips: Whether to keep the mirror images, too, for training.
         transform: By default resize and centre crop, or nothing where the network takes images as they are;
             nothing random makes sense here.
         workers: Processes that decode.
-        progress: Called with the images done and the number of all; images already in the cache count.
+        progress: Called with the samples done and the number of all; samples already in the cache count.
 
     Returns:
-        The image set with :class:`Activations` for images, for :func:`nearkin.data.loader` and :func:`embed`
+        A sample set of :class:`Activations`, for :func:`nearkin.data.loader` and :func:`embed`
         with an :class:`ActivationTransform`; and the network that takes them, which shares its parameters
         with ``network``.
     """
@@ -197,8 +197,8 @@ def cache_activations(
     return SampleSet(activations, sample_set.labels, sample_set.class_names), rest
 
 
-def _key(trunk: nn.Module, stage: str, transform: Transform, flips: bool, images: Samples) -> str:
-    digest = hashlib.sha256(f"{_FORMAT} {stage} {transform!r} {flips} {fingerprint(images)}".encode())
+def _key(trunk: nn.Module, stage: str, transform: Transform, flips: bool, samples: Samples) -> str:
+    digest = hashlib.sha256(f"{_FORMAT} {stage} {transform!r} {flips} {fingerprint(samples)}".encode())
     add_weights(digest, trunk)
     return digest.hexdigest()[:32]
 
@@ -237,16 +237,16 @@ class _Cache:
         return np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=shape)
 
     def missing_chunks(self) -> list[range]:
-        """Rows that have to be computed, because nobody has, or because they are not what was written."""
+        """Rows that are missing, or that are not what was written: they have to be computed."""
         rows = len(self._array)
         chunks = [range(start, min(start + _CHUNK, rows)) for start in range(0, rows, _CHUNK)]
         return [chunk for chunk in chunks if self._checksums.get(str(chunk.start)) != self._checksum(chunk)]
 
     def write(self, chunk: range, activations: Tensor) -> None:
-        """Keep the activations of the images in ``chunk``: the numbers first, and then their checksum."""
+        """Keep the activations of the samples in ``chunk``: the numbers first, and then their checksum."""
         if activations.abs().amax() > _FLOAT16_MAX or activations.isnan().any():
             raise ValueError(
-                f"activations of images {chunk.start} to {chunk.stop - 1} do not fit into float16 "
+                f"activations of samples {chunk.start} to {chunk.stop - 1} do not fit into float16 "
                 f"(largest {float(activations.abs().amax()):.3g}): choose another stage"
             )
         self._array[chunk.start : chunk.stop] = activations.half().cpu().numpy()

@@ -139,11 +139,11 @@ class EmbeddingNetwork(Network):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Names that :meth:`split` takes, in the order in which an image passes them."""
+        """Names that :meth:`split` takes, in the order in which an input passes them."""
         return (*stage_names(self.backbone, self._example()), PooledTrunk.stage)
 
     def split(self, stage: str) -> tuple[nn.Module, EmbeddingNetwork]:
-        """Cut after ``stage``: (images to activations, activations to embeddings).
+        """Cut after ``stage``: (inputs to activations, activations to embeddings).
 
         Both parts share their parameters with this network: what is trained in the second is trained here.
         The first stays in evaluation mode and gives no gradients; :func:`nearkin.networks.cache_activations`

@@ -28,7 +28,7 @@ class Embedder:
     Attributes:
         network: The whole network.
         training_transform: What training makes of samples.
-        evaluation_transform: What everybody else makes of them.
+        evaluation_transform: What evaluation and search make of them.
         trunk: A stage of the network. Up to there nothing is trained, and what it makes of every sample is
             computed once and kept on disk; only what comes after it runs in training.
         trunk_cache: The folder for that; by default in the user's cache.

@@ -1,4 +1,4 @@
-"""A whole image set through a network: embeddings, features, and a head that starts as their PCA."""
+"""A whole sample set through a network: embeddings, features, and a head that starts as their PCA."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nearkin.networks.freezing import evaluation_mode
 from nearkin.networks.splitting import device_of
 
 Progress = Callable[[int, int], None]
-"""Called with the number of images done and the number of all."""
+"""Called with the number of samples done and the number of all."""
 
 
 def fitting_transform(preprocessing: Preprocessing) -> Transform:
@@ -80,13 +80,13 @@ def initialise_head_with_pca(network: Network, features: Tensor) -> float:
 
     Args:
         network: Its head is overwritten.
-        features: ``(N, F)`` of the training images, from ``embed(network, train, what="features")``.
+        features: ``(N, F)`` of the training samples, from ``embed(network, train, what="features")``.
 
     Returns:
         The share of the variance that the components keep.
 
     Raises:
-        ValueError: There are fewer images or features than the embedding has dimensions.
+        ValueError: There are fewer samples or features than the embedding has dimensions.
     """
     if not isinstance(network.head, nn.Linear):
         raise ValueError("network.pca_head=true needs a network with a linear head: give embedding_dim")
@@ -96,7 +96,7 @@ def initialise_head_with_pca(network: Network, features: Tensor) -> float:
         )
     if network.embedding_dim > min(len(features) - 1, network.num_features):
         raise ValueError(
-            f"embedding_dim={network.embedding_dim}: {len(features)} images of {network.num_features} "
+            f"embedding_dim={network.embedding_dim}: {len(features)} samples of {network.num_features} "
             f"features have no more than {min(len(features) - 1, network.num_features)} principal components"
         )
     features = network.get_submodule("norm")(features.to(device_of(network))).double()

@@ -46,7 +46,7 @@ def in_frozen_batch_norm(network: nn.Module) -> set[nn.Parameter]:
 
 
 def has_trained_batch_norm(network: nn.Module) -> bool:
-    """Whether an image's embedding depends, in training, on the images it shares the batch with."""
+    """Whether a sample's embedding depends, in training, on the samples it shares the batch with."""
     return any(isinstance(module, _BatchNorm) and not _is_frozen(module) for module in network.modules())
 
 

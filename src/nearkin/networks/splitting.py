@@ -1,7 +1,7 @@
 """Cutting a network in two after a named stage, whatever library wrote it.
 
-The first half is left as soon as the stage has spoken; the second half has identities in place of all that
-ran up to the stage. Together they are compared with the whole before anybody gets them.
+The first half stops as soon as the stage has run; the second half has identities in place of all that
+ran up to the stage. Together they are compared with the whole before they are returned.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Trunk(nn.Module):
         self.module = module
         self.stage = stage
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Images ``(B, C, H, W)`` to the activations after the stage, without gradients."""
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs ``(B, C, H, W)`` to the activations after the stage, without gradients."""
         handle = self.module.get_submodule(self.stage).register_forward_hook(_leave)
         try:
-            _evaluate(self.module, images)
+            _evaluate(self.module, inputs)
         except _Reached as reached:
             return reached.output
         finally:
@@ -43,7 +43,7 @@ class Trunk(nn.Module):
 
 
 class PooledTrunk(nn.Module):
-    """Backbone and pooling of a network: images to features ``(B, F)``, always in evaluation mode."""
+    """Backbone and pooling of a network: inputs to features ``(B, F)``, always in evaluation mode."""
 
     stage = "pooling"
 
@@ -52,9 +52,9 @@ class PooledTrunk(nn.Module):
         self.backbone = backbone
         self.pooling = pooling
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Images ``(B, C, H, W)`` to features ``(B, F)``, without gradients."""
-        features = _evaluate(self.backbone, images)
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs ``(B, C, H, W)`` to features ``(B, F)``, without gradients."""
+        features = _evaluate(self.backbone, inputs)
         return features if features.ndim == 2 else _evaluate(self.pooling, features)
 
 
@@ -149,10 +149,10 @@ def _times_of_calls(
 
 
 def _check(module: nn.Module, trunk: Trunk, after: nn.Module, example: tuple[int, ...]) -> None:
-    images = torch.randn(example, generator=torch.Generator().manual_seed(0)).to(device_of(module))
-    expected = _evaluate(module, images)
+    inputs = torch.randn(example, generator=torch.Generator().manual_seed(0)).to(device_of(module))
+    expected = _evaluate(module, inputs)
     try:
-        result = _evaluate(after, trunk(images))
+        result = _evaluate(after, trunk(inputs))
         same = result.shape == expected.shape and torch.allclose(result, expected, rtol=1e-4, atol=1e-5)
     except (RuntimeError, AttributeError, TypeError, ValueError):
         same = False
@@ -164,9 +164,9 @@ def _check(module: nn.Module, trunk: Trunk, after: nn.Module, example: tuple[int
 
 
 @torch.no_grad()
-def _evaluate(module: nn.Module, images: Tensor) -> Tensor:
+def _evaluate(module: nn.Module, inputs: Tensor) -> Tensor:
     with evaluation_mode(module):
-        output: Tensor = module(images)
+        output: Tensor = module(inputs)
     return output
 
 

@@ -1,4 +1,4 @@
-"""Anybody's module as a network: a batch of inputs in, one vector per sample out."""
+"""Any module as a network: a batch of inputs in, one vector per sample out."""
 
 from __future__ import annotations
 

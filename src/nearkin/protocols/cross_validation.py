@@ -58,7 +58,7 @@ class CrossValidation(Protocol):
         return trained
 
     def split(self, data: DataSet, seed: int) -> tuple[SampleSet, SampleSet | None]:
-        """All classes take their turn in training."""
+        """All classes: every fold but one trains on each of them."""
         self.fold_splits(data, seed, 0)
         return data.all_classes, None
 
@@ -95,5 +95,5 @@ def fold_name(fold: int) -> str:
 def of_fold(description: Description, fold: int) -> Description:
     """What one fold of a run is, in words."""
     protocol = {**description.terms.get("protocol", {}), "fold": fold}
-    text = f"# Fold {fold} of the run above this directory, whose recipe.toml says all.\n{description.text}"
+    text = f"# Fold {fold} of the run in the directory above, which has the recipe.\n{description.text}"
     return replace(description, text=text, terms={**description.terms, "protocol": protocol})

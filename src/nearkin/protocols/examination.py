@@ -46,7 +46,7 @@ class Examination:
 
     @property
     def samples(self) -> SampleSet:
-        """The samples that the diagnostics' rows and labels speak of."""
+        """The samples that the diagnostics' rows and labels refer to."""
         return self.opened.queries
 
 
@@ -100,7 +100,7 @@ def _to_dict(found: Examination) -> dict[str, Any]:
             if key in entry:
                 entry[key] = names[entry[key]]
         if "index" in entry:
-            entry["image"] = found.samples.samples.name(entry["index"])
+            entry["sample"] = found.samples.samples.name(entry["index"])
     return {
         "scores": found.opened.scores.to_dict(),
         "intervals": {name: interval.to_dict() for name, interval in found.intervals.items()},

@@ -57,7 +57,7 @@ class FixedValidation(Protocol):
 
 
 def default_share(classes: int) -> float:
-    """The share of classes to hold out where nobody says.
+    """The share of classes to hold out by default.
 
     >>> [round(default_share(classes) * classes) for classes in (6, 20, 50, 100, 1000)]
     [2, 7, 15, 15, 100]

@@ -20,7 +20,7 @@ class SealedTest:
     """The test split of a data set, for the end of a run.
 
     It holds the only way to the test samples. Training, selection and search are given a data set without a
-    test split; whoever holds this object can open it once.
+    test split; this object opens it, once.
     """
 
     def __init__(self, data_set: DataSet) -> None:

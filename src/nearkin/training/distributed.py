@@ -1,9 +1,9 @@
-"""Several processes that train one network: every image is embedded once, every pair of the batch counts.
+"""Several processes that train one network: every sample is embedded once, every pair of the batch counts.
 
 ``torchrun --nproc_per_node 2 -m nearkin train …`` (or ``accelerate launch``) starts them; the recipe stays
 the same, and so does the result, up to rounding: ``sampler.batch_size`` is the batch over all processes.
 
-A pair loss is no sum over images, so averaging the losses of parts would leave out every pair across them.
+A pair loss is no sum over samples, so averaging the losses of parts would leave out every pair across them.
 Here each process embeds its slice of the batch, the embeddings of all meet in every process, and every
 process computes the one loss of the whole batch. What it sends back into its own network is the gradient of
 its own rows; the network's gradient is the *sum* over processes. The loss's own parameters (proxies) get
@@ -67,8 +67,8 @@ def build_accelerator(precision: str) -> Accelerator:
 def leave_other_processes() -> None:
     """Part from the processes that were joined, if any: this one is done.
 
-    Whoever ends without it may be aborted while Python shuts down: a thread of gloo's that frees a tensor of
-    the last exchange then finds no interpreter any more.
+    A process that ends without it may be aborted while Python shuts down: a thread of gloo's that frees a
+    tensor of the last exchange then finds no interpreter any more.
     """
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -77,8 +77,8 @@ def backward_in_chunks(
 def refuse_trained_batch_norm(network: nn.Module, chunk: int | None) -> None:
     """Refuse chunks where their gradients would not be those of the batch.
 
-    A batch norm in training mode gives every image statistics of the images it is processed with: of a chunk,
-    not of the batch.
+    A batch norm in training mode gives every sample statistics of the samples it is processed with: of a
+    chunk, not of the batch.
     """
     if chunk is not None and has_trained_batch_norm(network):
         raise ValueError(

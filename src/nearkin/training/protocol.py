@@ -22,8 +22,9 @@ Scorer = Callable[[Embedder], RetrievalScores]
 class Protocol(ABC):
     """How a run is selected and tested.
 
-    A protocol trains, and is never given the test split: ``data.test`` is ``None``. Whoever executes it opens
-    the test split afterwards, once, for all the networks that it leaves, and writes the result of each.
+    A protocol trains, and is never given the test split: ``data.test`` is ``None``. Afterwards
+    :func:`nearkin.protocols.execute` opens the test split, once, for all the networks that it returns, and
+    writes the result of each.
 
     Attributes:
         test_chooses_epoch: Whether training is told the test scores of every epoch. Only

@@ -71,14 +71,14 @@ class Description:
 
 
 Checkpoint = TensorFile
-"""A moment of a run: weights, optimiser state and generators; the place in the plan in plain values."""
+"""The state of a run: weights, optimiser state and generators; the place in the plan in plain values."""
 
 
 class Run:
     """A run's directory.
 
     ``recipe.toml`` says what the run is and ``run.json`` every setting of it, ``metrics.jsonl`` has a line
-    per epoch, ``checkpoint/`` its last two moments and, in the end, the chosen network.
+    per epoch, ``checkpoint/`` the last two checkpoints and, in the end, the chosen network.
     ``test_queries.safetensors`` has the test score of every query, for comparisons between runs, and
     ``cost.json`` what the run took; ``result.json`` is there when it is finished.
 
@@ -267,8 +267,8 @@ class Run:
         except (OSError, SafetensorError) as error:
             reason = (isinstance(error, OSError) and error.strerror) or str(error)
             raise RunError(
-                f"cannot write {file}: {reason}. All that was written before is whole: mend that, and the "
-                "same command goes on from the last checkpoint"
+                f"cannot write {file}: {reason}. Everything written before is intact: solve that, and "
+                "the same command goes on from the last checkpoint"
             ) from None
 
     def write_queries(self, scores: RetrievalScores, labels: Tensor) -> None:
@@ -350,7 +350,7 @@ class Run:
         return sorted((self.path / "checkpoint").glob("step-*.safetensors"))
 
     def write_checkpoint(self, step: int, checkpoint: Checkpoint) -> None:
-        """Keep a moment, and the one before it in case the disk damages this one."""
+        """Write a checkpoint, and keep the one before it in case the disk damages this one."""
 
         def write(file: Path) -> None:
             write_tensors(file, checkpoint.tensors, checkpoint.state)
@@ -360,7 +360,7 @@ class Run:
         self._write(self.path / "checkpoint" / f"step-{step:09d}.safetensors", write)
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """The newest moment that can be read; a damaged one is passed over with a warning."""
+        """The newest checkpoint that can be read; a damaged one is passed over with a warning."""
         for file in reversed(self._checkpoints()):
             try:
                 return read_tensors(file)
@@ -402,7 +402,7 @@ def _check_writable(path: Path) -> None:
 
 
 def lock_of(path: Path) -> FileLock:
-    """The lock that whoever trains a run holds; taking it twice in one process is fine."""
+    """The lock that the process that trains a run holds; taking it twice in one process is fine."""
     return FileLock(path / _LOCK, is_singleton=True)
 
 

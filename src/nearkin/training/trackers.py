@@ -124,7 +124,7 @@ class TensorBoard(_Tracker):
 
 
 class WeightsAndBiases(_Tracker):
-    """A run of a W&B project, continued by whoever continues the training."""
+    """A run of a W&B project, continued by the process that continues the training."""
 
     package = "wandb"
 

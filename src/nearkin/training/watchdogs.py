@@ -68,7 +68,7 @@ class Glimpse:
 
 
 class Watchdogs:
-    """Eyes on a training.
+    """Warnings about a training.
 
     They look at what the loop has at hand, every so many batches, so that the device is not kept waiting.
     Their state travels in checkpoints: a run that was killed says the same in the end.
@@ -102,11 +102,11 @@ class Watchdogs:
 
     def begin(self, sampler: PlannedSampler, network: nn.Module) -> None:
         """Look at the plan before the first batch."""
-        images, shown = len(sampler.labels), sampler.images_per_epoch
-        if images - shown >= sampler.batch_size:
+        samples, shown = len(sampler.labels), sampler.images_per_epoch
+        if samples - shown >= sampler.batch_size:
             self._say(
                 "sampler",
-                f"an epoch of {type(sampler).__name__} shows {shown:,} of {images:,} samples: some "
+                f"an epoch of {type(sampler).__name__} shows {shown:,} of {samples:,} samples: some "
                 "classes are too large or too small for its batches. Try another sampler.batch_size or "
                 "sampler.images_per_class, or sampler.name=random",
             )
