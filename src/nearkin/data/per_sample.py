@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -46,7 +47,7 @@ class PerSample:
         self.takes = takes
 
     def __repr__(self) -> str:
-        return f"PerSample({self.function!r}, {self.collate!r}, takes={self.takes!r})"
+        return f"PerSample({_told(self.function)}, {_told(self.collate)}, takes={self.takes!r})"
 
     def __call__(self, samples: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Any:
         """The samples at ``indices``, each with its own seed, as the inputs of one batch."""
@@ -71,6 +72,11 @@ class PerSample:
                 f"{type(sample).__name__}: leave takes out"
             )
         return to_pil(sample) if self.takes == "pil" else to_pixels(sample)
+
+
+def _told(function: Any) -> str:
+    """A function in words that are the same in every process: results hold them, addresses would differ."""
+    return getattr(function, "__qualname__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", repr(function))
 
 
 def collated(results: list[Any]) -> Any:

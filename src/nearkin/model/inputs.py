@@ -15,6 +15,8 @@ from nearkin.data import ImageFiles, Samples, SampleSet, Texts
 from nearkin.data import as_samples as data_samples
 from nearkin.data.decoding import IMAGE_SUFFIXES
 
+_CHANNELS = {1, 3}
+
 
 def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
     """Inputs of any kind as samples.
@@ -30,7 +32,7 @@ def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
     """
     if isinstance(inputs, SampleSet):
         return inputs.samples
-    if isinstance(inputs, str | os.PathLike) and (takes_images or isinstance(inputs, os.PathLike)):
+    if isinstance(inputs, str | os.PathLike) and (takes_images or _is_image_path(inputs)):
         return _files([inputs])
     if isinstance(inputs, str) or _is_picture(inputs):
         inputs = [inputs]
@@ -47,7 +49,9 @@ def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
 def _listed(values: list[Any], takes_images: bool) -> Samples:
     if not values:
         raise ValueError("nothing to embed: the list is empty")
-    if takes_images and all(isinstance(value, str | os.PathLike) for value in values):
+    if all(isinstance(value, str | os.PathLike) for value in values) and (
+        takes_images or all(map(_is_image_path, values))
+    ):
         return _files(values)
     if all(isinstance(value, str) for value in values):
         return Texts(values)
@@ -55,10 +59,17 @@ def _listed(values: list[Any], takes_images: bool) -> Samples:
 
 
 def _one_or_more(array: Tensor) -> Tensor:
-    """A single image or vector as a batch of one."""
-    if array.dtype == torch.uint8 and array.ndim == 3:
+    """A single image or vector as a batch of one; three axes without channels are several grey images."""
+    if array.dtype != torch.uint8:
+        return array.unsqueeze(0) if array.ndim == 1 else array
+    if array.ndim == 2 or (array.ndim == 3 and {array.shape[0], array.shape[2]} & _CHANNELS):
         return array.unsqueeze(0)
-    return array.unsqueeze(0) if array.ndim == 1 else array
+    return array
+
+
+def _is_image_path(value: str | os.PathLike[str]) -> bool:
+    """A path object, or a text that ends as image files do: what a network of texts is never given."""
+    return isinstance(value, os.PathLike) or Path(value).suffix.lower() in IMAGE_SUFFIXES
 
 
 def _files(paths: Sequence[str | os.PathLike[str]]) -> Samples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -122,7 +123,7 @@ class Model:
         for one in self.embedders:
             told = describe(one)
             relevant = {key: told[key] for key in ("network", "preprocessing", "transform", "embedding_dim")}
-            digest.update(repr(sorted(relevant.items(), key=lambda item: item[0])).encode())
+            digest.update(json.dumps(relevant, sort_keys=True).encode())  # lists and tuples are alike
             add_weights(digest, one.network)
         return digest.hexdigest()
 
@@ -180,4 +181,4 @@ def _sized(embedder: Embedder, batch_size: int | None) -> Embedder:
 
 def _name(embedder: Embedder) -> str:
     spec = embedder.network.spec or {}
-    return str(spec.get("name") or spec.get("object") or type(embedder.network).__name__)
+    return str(spec.get("name") or spec.get("object") or type(embedder.network.backbone).__name__)
