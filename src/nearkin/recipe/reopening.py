@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from nearkin.data import DataSet, as_data_set
+from nearkin.data import DataSet, as_data_set, transforms
 from nearkin.model import is_model, read_embedder
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
-from nearkin.recipe.building import build_embedder
+from nearkin.recipe.building import build_network
 from nearkin.recipe.opening import open_data
 from nearkin.recipe.recipe import Recipe
 from nearkin.training import Run
@@ -32,10 +32,12 @@ def _network_in(home: Path, run: Run, **given: Any) -> Embedder:
         return read_embedder(home, **given)
     # A run of the first edition: its recipe says how to build the network, whose weights are in the run.
     recipe = Recipe.parse(run.terms, source=str(run.path)).changed({"network.weights": None})
-    embedder, _ = build_embedder(recipe.resolved(), open_data(recipe))
-    embedder.network.load_state_dict(Run(home, run.description).read_network())
-    embedder.network.eval()
-    return embedder
+    network = build_network(recipe)
+    network.load_state_dict(Run(home, run.description).read_network())
+    choice = recipe.data.transform
+    name = choice.name or "none"
+    seen = transforms.build(name, preprocessing=network.preprocessing, train=False, **choice.keywords)
+    return Embedder(network.eval(), seen, seen, transform_spec={"name": name, **choice.keywords})
 
 
 def data_of(run: Run, data: Any = None, observer: Observer | None = None) -> DataSet:
