@@ -48,3 +48,10 @@ def test_the_scheduler_counts_steps():
     assert rates[10] == pytest.approx(1)
     assert rates[25] == pytest.approx(0.5 * (1 + math.cos(math.pi * 0.5)))
     assert rates[11:] == sorted(rates[11:], reverse=True)
+
+
+def test_a_training_of_one_step_moves():
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    Schedule(Cosine(), warmup=0.5).scheduler(optimizer, epochs=1, steps=1)
+    assert optimizer.param_groups[0]["lr"] == 0.5

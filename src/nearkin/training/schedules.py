@@ -105,10 +105,12 @@ class Schedule:
     def scheduler(self, optimizer: Optimizer, *, epochs: int, steps: int) -> LambdaLR:
         """A scheduler to be stepped with the optimiser, which makes so many steps per epoch.
 
-        The first step of a warm-up moves a little, not by 0.
+        The first step of a warm-up moves a little, not by 0, and a training of one step moves at the peak.
         """
 
         def factor(step: int) -> float:
+            if epochs * steps == 1:
+                return 1.0
             moment = max(step, 1) if self.warmup else step
             return self(moment / steps, epochs)
 
