@@ -45,7 +45,13 @@ def pull(embeddings: torch.Tensor, labels: torch.Tensor, weight: float = 1.0) ->
 
 
 def train(output: Path, data: object = None, **settings: object) -> Run:
-    options = {"network": network(), "loss": pull, "epochs": 3, "batch_size": 20, "progress": False} | settings
+    options = {
+        "network": network(),
+        "loss": pull,
+        "epochs": 3,
+        "batch_size": 20,
+        "progress": False,
+    } | settings
     return nearkin.train(data or Points(), output=output, **options)
 
 
@@ -73,6 +79,18 @@ def test_data_that_changed_is_refused_on_resume(tmp_path):
         train(tmp_path / "run", progress=StopAtBatch(6), checkpoint_minutes=1e-9)
     with pytest.raises(ValueError, match="samples"):
         train(tmp_path / "run", Points(shift=0.5))
+
+
+def test_a_finished_run_is_not_taken_for_one_on_other_data_or_of_another_make(tmp_path):
+    train(tmp_path / "run")
+    with pytest.raises(RunError, match="test samples are not those"):
+        train(tmp_path / "run", Points(shift=0.5))
+    wider = nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 3))
+    with pytest.raises(RunError, match=r"another recipe \(network.given is"):
+        train(tmp_path / "run", network=wider)
+    train(
+        tmp_path / "run", network=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    )  # other weights
 
 
 def test_settings_that_differ_are_refused_and_named(tmp_path):

@@ -12,7 +12,7 @@ from nearkin.display import observer_for
 from nearkin.model import Model, is_model
 from nearkin.observer import Observer
 from nearkin.protocols import Examination, examine, execute
-from nearkin.recipe import Recipe
+from nearkin.recipe import Recipe, open_data
 from nearkin.recipe.naming import default_output
 from nearkin.recipe.objects import recipe_of
 from nearkin.recipe.reopening import data_of, networks_of
@@ -67,6 +67,8 @@ def train_recipe(recipe: Recipe, *, output: Path_ | None = None, progress: bool 
     if (path / "result.json").exists():
         done = Run.open(path, _description(recipe))
         if done.finished:
+            if "data" in recipe.objects:  # which has no name that would tell it from others
+                _refuse_other_data(done, open_data(recipe, observer))
             return done
     Run.open(path, _description(recipe))  # says at once where the directory holds something else
     try:
@@ -128,20 +130,21 @@ def evaluate(
         progress: Whether to show progress, or who is told about it.
     """
     finished = run if isinstance(run, Run) else Run.existing(run)
-    result = finished.result
     observer = observer_for(progress)
     try:
         data_set = data_of(finished, data, observer)
         embedders = networks_of(finished, network=network, transform=_per_sample(transform))
-        if result.data is not None and result.data.test is not None:
-            _refuse_other_data(result.data.test.fingerprint, data_set, finished)
+        _refuse_other_data(finished, data_set)
         return examine(finished, embedders, data_set, observer)
     finally:
         observer.end()
 
 
-def _refuse_other_data(fingerprint: str, data: DataSet, run: Run) -> None:
-    if fingerprint and data.test is not None and data.test.fingerprint() != fingerprint:
+def _refuse_other_data(run: Run, data: DataSet) -> None:
+    tested = None if run.result.data is None else run.result.data.test
+    if tested is None or not tested.fingerprint or data.test is None:
+        return
+    if data.test.fingerprint() != tested.fingerprint:
         raise RunError(
             f"the test samples are not those that {run.path} was tested on: a file or a label has changed, "
             "or it is another data set"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 from nearkin.data import ImageArray, SampleSet, as_data_set
 from nearkin.recipe import Recipe, RecipeError, override
 from nearkin.recipe.choices import Choice
+from nearkin.recipe.given import digest_of
 from nearkin.recipe.objects import from_argument, importable_name, recipe_of
 from nearkin.recipe.sections import (
     SECTIONS,
@@ -284,6 +286,32 @@ def test_what_can_be_imported_is_named_and_the_rest_is_marked():
     assert recipe.data.name == "python:tuple"
     assert recipe.loss.name == f"{__name__}:own_loss"
     assert set(recipe.objects) == {"network", "data"}
+
+
+def own_function(scale: float):
+    return lambda embeddings, labels: scale * embeddings.sum()
+
+
+def test_objects_of_one_type_are_told_apart_by_their_make_and_not_by_their_weights():
+    pml = pytest.importorskip("pytorch_metric_learning.losses")
+    makes = [
+        lambda: nn.Sequential(nn.Linear(4, 3)),
+        lambda: nn.Sequential(nn.Linear(4, 2)),
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1)),
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2)),
+        lambda: pml.CircleLoss(m=0.4),
+        lambda: pml.CircleLoss(m=0.25),
+        lambda: own_function(1.0),
+        lambda: own_function(2.0),
+        lambda: functools.partial(own_loss, scale=2.0),
+        lambda: functools.partial(own_loss, scale=3.0),
+        lambda: lambda embeddings, labels: embeddings.sum(),
+        lambda: lambda embeddings, labels: embeddings.mean(),
+    ]
+    assert all(digest_of(make()) == digest_of(make()) for make in makes)
+    assert len({digest_of(make()) for make in makes}) == len(makes)
+    first, second = (recipe_of(loss=pml.CircleLoss(m=m)).complete() for m in (0.4, 0.25))
+    assert first != second
 
 
 def test_a_data_set_is_called_by_its_name():

@@ -12,6 +12,7 @@ from typing import Any
 from nearkin import data as data_room
 from nearkin.recipe.choices import PYTHON
 from nearkin.recipe.errors import RecipeError
+from nearkin.recipe.given import digest_of
 from nearkin.recipe.recipe import Recipe, read_toml
 from nearkin.recipe.sections import SECTIONS, TrainingRecipe
 from nearkin.registry import nearest_name
@@ -54,7 +55,8 @@ def recipe_of(data: Any = None, *, network: Any = None, loss: Any = None, **sett
             _set(values, objects, key, given)
     for key in ("transform", "evaluation_transform"):
         if f"data.{key}" in objects:
-            _put(values, f"data.{key}", {"name": PYTHON + _type_name(objects[f"data.{key}"])})
+            given = objects[f"data.{key}"]
+            _put(values, f"data.{key}", {"name": PYTHON + _type_name(given), "given": digest_of(given)})
     return Recipe.parse(values, source="settings", objects=objects)
 
 
@@ -127,10 +129,12 @@ def _choose(values: dict[str, Any], objects: dict[str, Any], key: str, given: An
         _merge(values, key, given)
     else:
         name = importable_name(given)
-        if name is None:
-            name = PYTHON + _type_name(given)
-            objects[key] = given
-        _merge(values, key, {"name": name})
+        if name is not None:
+            _merge(values, key, {"name": name})
+            return
+        objects[key] = given
+        # Two objects of one type may be two contenders: what they are made of tells them apart.
+        _merge(values, key, {"name": PYTHON + _type_name(given), "given": digest_of(given)})
 
 
 def importable_name(given: Any) -> str | None:
