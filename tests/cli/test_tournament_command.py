@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 import tomli_w
+from in_process import InProcess
 
+from nearkin.benchmark import execution
 from nearkin.display.console import console
 from nearkin.protocols import execute
 from nearkin.recipe import Recipe
@@ -109,6 +111,8 @@ def test_a_narrow_terminal_gets_whole_cells(nearkin, monkeypatch, small_recipe, 
 def test_without_runs_the_embedded_plan_is_executed_ranked_and_reported(
     nearkin, small_recipe, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(execution, "_PAUSE", 0)
+    monkeypatch.setattr(execution, "_workforce", lambda *_: InProcess())
     small = {"losses": ["triplet", "npair"], "recipe": small_recipe}
     file = tmp_path / "tournament.toml"
     file.write_text(tomli_w.dumps(small))

@@ -12,6 +12,7 @@ from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import execute
 from nearkin.recipe import Recipe, open_data
 from nearkin.recipe.building import build_network
+from nearkin.recipe.objects import recipe_of
 from nearkin.tournament import baselines
 from nearkin.tournament.baselines import LEARNERS, run_baselines
 from nearkin.tournament.outcomes import read_outcomes
@@ -93,3 +94,52 @@ def test_slow_learners_get_whole_classes():
     assert set(np.bincount(labels[rows], minlength=10)) == {0, 7}
     assert len(baselines._whole_classes(labels, 1, seed=0)) == 14  # two classes at least
     assert len(baselines._whole_classes(labels, 1000, seed=0)) == 70
+
+
+def names_of(recipe: Recipe, folder) -> dict[str, str]:
+    run_baselines(recipe, folder, names=None)
+    return {one.contender: one.description for one in read_outcomes([folder]).outcomes}
+
+
+def test_vectors_are_a_baseline_themselves(tmp_path):
+    draws = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 6)
+    points = (draws.normal(size=(12, 5))[labels] + 0.3 * draws.normal(size=(72, 5))).astype(np.float32)
+    recipe = recipe_of(
+        (points, labels), network=torch.nn.Linear(5, 4), loss="triplet", batch_size=10, protocol="standard"
+    )
+    found = names_of(recipe, tmp_path)
+    assert set(found) == {"raw_vectors", "frozen_features", *LEARNERS}
+    assert found["raw_vectors"] == "vectors, 5 numbers"
+    assert found["frozen_features"] == "the network as it was given, 4 numbers"
+    assert "the network as it was given" in found["rca"]
+    data = open_data(recipe)
+    vectors = torch.stack([torch.as_tensor(data.test.samples[i]) for i in range(len(data.test))])
+    expected = retrieval_scores(vectors, data.test.labels)
+    (outcome,) = (one for one in read_outcomes([tmp_path]).outcomes if one.contender == "raw_vectors")
+    assert outcome.scores["recall_at_1"] == pytest.approx(expected.recall_at[1])
+
+
+class Bag(torch.nn.Module):
+    """Counts letters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(26, 8)
+
+    def forward(self, texts):
+        counts = torch.tensor([[text.count(chr(97 + i)) for i in range(26)] for text in texts])
+        return self.linear(counts.float())
+
+
+def test_texts_have_no_raw_baseline(tmp_path):
+    words = ["wren", "gull", "crane", "swift", "robin", "finch", "heron", "stork"]
+    texts = [f"{word} {extra}" for word in words for extra in ("sings", "flies", "eats", "sleeps")]
+    labels = [word for word in words for _ in range(4)]
+    recipe = recipe_of((texts, labels), network=Bag(), loss="triplet", batch_size=8, protocol="standard")
+    assert set(names_of(recipe, tmp_path)) == {"frozen_features", *LEARNERS}
+
+
+def test_data_that_is_not_what_the_runs_saw_is_refused(recipe, tmp_path):
+    with pytest.raises(ValueError, match="not those that the runs were tested on"):
+        run_baselines(recipe, tmp_path, test_fingerprint="of other samples")

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nearkin.benchmark import plan as plans
 from nearkin.benchmark.execution import execute_plan
-from nearkin.benchmark.plan import Plan, PlanError, packaged_plans
+from nearkin.benchmark.plan import Plan, PlanError
 from nearkin.benchmark.progress import Board, BoardObserver
 from nearkin.benchmark.watching import BoardDisplay
 from nearkin.display import observer_for
@@ -167,9 +168,9 @@ def plan_for(
     if isinstance(data, Plan):
         values: dict[str, Any] = data.model_dump(exclude_unset=True)
     elif data is None:
-        values = {"name": PLAN, **read_toml(packaged_plans()[PLAN], kind="plan")}
+        values = {"name": PLAN, **read_toml(plans.packaged_plans()[PLAN], kind="plan")}
     elif isinstance(data, str | os.PathLike) and meaning_of(data) == "plan":
-        file = packaged_plans().get(os.fspath(data), Path(data))
+        file = plans.packaged_plans().get(os.fspath(data), Path(data))
         values = {"name": file.stem, **read_toml(file, kind="plan")}
     else:
         values = _values_for(recipe_of(data), data)

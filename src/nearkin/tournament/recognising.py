@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nearkin import data as data_room
-from nearkin.benchmark.plan import Plan, packaged_plans
+from nearkin.benchmark import plan as plans
+from nearkin.benchmark.plan import Plan
 from nearkin.data.decoding import IMAGE_SUFFIXES
 from nearkin.recipe import read_toml
 from nearkin.registry import nearest_name
@@ -34,13 +35,13 @@ def meaning_of(word: str | os.PathLike[str]) -> Meaning:
         return "plan" if is_plan(path) else "recipe"
     if path.is_file() and path.suffix.lower() in _TABLES:
         return "results" if is_results_table(path) else "data"
-    if text in packaged_plans():
+    if text in plans.packaged_plans():
         return "plan"
     if text in data_room.names():
         return "data"
     if path.is_file():
         raise ValueError(f"{path} is neither a plan or recipe (.toml) nor a table (.csv)")
-    hint = nearest_name(text, [*packaged_plans(), *data_room.names()])
+    hint = nearest_name(text, [*plans.packaged_plans(), *data_room.names()])
     raise ValueError(f"{path} is not a directory, a file, a plan or a data set: {hint}")
 
 
