@@ -206,18 +206,34 @@ def tune(
 def tournament(
     data: Any = None,
     *,
-    losses: Sequence[Any] | None = None,
-    seeds: Sequence[int] = (0,),
+    losses: Sequence[Any] | str | None = None,
+    seeds: Sequence[int] | None = None,
     output: Path_ | None = None,
     jobs: int | None = None,
     progress: bool | Observer = True,
+    metric: str = "recall_at_1",
+    alpha: float = 0.05,
+    pool: Sequence[str] | str = (),
+    baselines: bool = True,
+    report: bool = True,
     **settings: Any,
 ) -> Standings:
     """Let losses compete on equal terms, and rank them; :mod:`nearkin.tournament.playing` says how."""
     from nearkin.tournament.playing import play  # noqa: PLC0415
 
     return play(
-        data, losses=losses, seeds=seeds, output=output, jobs=jobs, progress=progress, settings=settings
+        data,
+        losses=losses,
+        seeds=seeds,
+        output=output,
+        jobs=jobs,
+        progress=progress,
+        settings=settings,
+        metric=metric,
+        alpha=alpha,
+        pool=pool,
+        baselines=baselines,
+        report=report,
     )
 
 
