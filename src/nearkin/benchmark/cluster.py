@@ -39,7 +39,7 @@ _PATIENCE = 5.0  # seconds for a cluster to answer, and for cancelled tasks to e
 
 
 @dataclass
-class _Task:
+class _HandedOver:
     run: Run
     lock: FileLock
     updates: Any
@@ -69,7 +69,7 @@ class RayTasks:
             raise ValueError("--ray needs the package ray: pip install 'nearkin[ray]'") from None
         self._ray: Any = ray
         self._cpus, self._gpus, self._retries, self._most = cpus, gpus, retries, jobs
-        self._tasks: dict[Path, _Task] = {}
+        self._tasks: dict[Path, _HandedOver] = {}
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
             _check_reachable(address)
@@ -104,7 +104,7 @@ class RayTasks:
         except Timeout:
             return False
         (run.path / ERROR).unlink(missing_ok=True)
-        self._tasks[run.path] = _Task(run, lock, self._submit(run))
+        self._tasks[run.path] = _HandedOver(run, lock, self._submit(run))
         return True
 
     def _submit(self, run: Run) -> Any:
@@ -125,7 +125,7 @@ class RayTasks:
         )
         return [event for updates in ready if (event := self._next_event(waiting[id(updates)])) is not None]
 
-    def _next_event(self, task: _Task) -> Event | None:
+    def _next_event(self, task: _HandedOver) -> Event | None:
         """Take a task's next update, or find out that there will be none."""
         try:
             files: Files = self._ray.get(next(task.updates))
@@ -141,26 +141,26 @@ class RayTasks:
         task.begun = True
         return Event(task.run.path, "begun")
 
-    def _ended(self, task: _Task) -> Event:
+    def _ended(self, task: _HandedOver) -> Event:
         if task.run.finished:
             return self._release(task, "finished")
         if (task.run.path / ERROR).exists():
             return self._release(task, "failed", read_error(task.run.path))
         return self._lost(task, "its task ended without a word")
 
-    def _lost(self, task: _Task, reason: str) -> Event:
+    def _lost(self, task: _HandedOver, reason: str) -> Event:
         task.losses += 1
         if task.losses > self._retries:
             return self._failed(task, f"its worker was lost {task.losses} times ({reason})")
         task.updates, task.begun = self._submit(task.run), False
         return Event(task.run.path, "lost", reason)
 
-    def _failed(self, task: _Task, reason: str, details: str = "") -> Event:
+    def _failed(self, task: _HandedOver, reason: str, details: str = "") -> Event:
         """A failure of the cluster's, about which the run itself could not leave a word."""
         write_error(task.run.path, reason, details)
         return self._release(task, "failed", reason)
 
-    def _release(self, task: _Task, kind: Kind, reason: str = "") -> Event:
+    def _release(self, task: _HandedOver, kind: Kind, reason: str = "") -> Event:
         del self._tasks[task.run.path]
         task.lock.release()
         return Event(task.run.path, kind, reason)

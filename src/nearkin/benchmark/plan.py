@@ -369,7 +369,7 @@ class Plan(Section):
                 raise PlanError(f"both recipe and {plural} say which {axis}: leave one of them out")
 
     def _refuse_matches_of_nothing(self) -> None:
-        """A name that no run has is a slip of the pen."""
+        """A name that no run has is a typo."""
         matches = [("exclude", match) for match in self.exclude]
         matches += [("adjust.where", adjustment.where) for adjustment in self.adjust]
         for place, match in matches:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nearkin.display.console import console
-from nearkin.tournament.standings import Leaderboard, Place, Ranking, Standings
+from nearkin.tournament.standings import Leaderboard, OverallRanking, Place, Standings
 
 _BAR_WIDTH = 24
 _SHORT_BAR_WIDTH = 8
@@ -165,7 +165,7 @@ def _bar(place: Place, metric: str, ends: tuple[float, float], width: int) -> Te
     return Text("".join(cells))
 
 
-def _print_ranking(ranking: Ranking) -> None:
+def _print_ranking(ranking: OverallRanking) -> None:
     few = _RANK_WIDTH * len(ranking.experiments) <= console.width - _RANKING_WIDTH
     table = Table(box=None, pad_edge=False)
     for head in ("", "", "total", "average", "std", *(["ranks"] if few else [])):
@@ -185,7 +185,7 @@ def _print_ranking(ranking: Ranking) -> None:
     console.print(table)
 
 
-def _common(ranking: Ranking) -> str:
+def _common(ranking: OverallRanking) -> str:
     """What all experiments share."""
     shared = [
         str(value)

@@ -44,7 +44,6 @@ from nearkin.training import Description, LearningRates, Protocol, Schedule, Tas
 from nearkin.training.task import LossMaker, SamplerMaker
 from nearkin.training.trackers import require_tracker
 
-
 _LOOKED_AT = 8  # images, spread over all of them
 
 

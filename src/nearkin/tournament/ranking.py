@@ -21,10 +21,10 @@ from nearkin.tournament.standings import (
     FriedmanTest,
     Leaderboard,
     NemenyiTest,
+    OverallRanking,
     PairTest,
     Place,
     PublishedFigure,
-    Ranking,
     RankRow,
     Record,
     Standings,
@@ -230,7 +230,7 @@ def _terms_to_be_equal(run: Outcome) -> dict[str, Any]:
     }
 
 
-def pooled_ranking(boards: Sequence[Leaderboard], metric: str) -> Ranking:
+def pooled_ranking(boards: Sequence[Leaderboard], metric: str) -> OverallRanking:
     """Total, average and standard deviation of ranks, as in Table 11 of the thesis.
 
     Experiments count that rank at least two contenders; ranked are the contenders that took part in all of
@@ -257,7 +257,7 @@ def pooled_ranking(boards: Sequence[Leaderboard], metric: str) -> Ranking:
         for name in everywhere
     ]
     left_out = {name: count for name, count in takes_part.items() if count < len(tables)}
-    return Ranking(sorted(rows, key=lambda row: (row.total, row.contender)), list(tables), left_out)
+    return OverallRanking(sorted(rows, key=lambda row: (row.total, row.contender)), list(tables), left_out)
 
 
 def _rank_row(contender: str, ranks: Mapping[Experiment, float]) -> RankRow:
@@ -272,7 +272,7 @@ def _rank_row(contender: str, ranks: Mapping[Experiment, float]) -> RankRow:
 
 
 def _tests(
-    ranking: Ranking, boards: Sequence[Leaderboard], metric: str, alpha: float
+    ranking: OverallRanking, boards: Sequence[Leaderboard], metric: str, alpha: float
 ) -> tuple[FriedmanTest | None, NemenyiTest | None, list[PairTest], list[str]]:
     """The tests over experiments, and what each says, or why it says nothing."""
     N, k = len(ranking.experiments), len(ranking.rows)
@@ -321,7 +321,7 @@ def _friedman_note(test: FriedmanTest, alpha: float) -> str:
     )
 
 
-def _nemenyi(ranking: Ranking, alpha: float) -> tuple[NemenyiTest | None, str]:
+def _nemenyi(ranking: OverallRanking, alpha: float) -> tuple[NemenyiTest | None, str]:
     N, k = len(ranking.experiments), len(ranking.rows)
     cd = statistics.critical_difference(k, N, alpha=alpha)
     if cd >= k - 1:
@@ -362,7 +362,7 @@ def _records(boards: Sequence[Leaderboard]) -> dict[tuple[str, str], Record]:
     }
 
 
-def _ranking_notes(ranking: Ranking, boards: Sequence[Leaderboard]) -> list[str]:
+def _ranking_notes(ranking: OverallRanking, boards: Sequence[Leaderboard]) -> list[str]:
     notes = []
     if ranking.left_out:
         told = ", ".join(

@@ -139,7 +139,7 @@ class RankRow:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class OverallRanking:
     """Ranks over the experiments in which every ranked contender took part.
 
     Attributes:
@@ -259,7 +259,7 @@ class Standings:
     metric: str
     alpha: float
     leaderboards: list[Leaderboard]
-    ranking: Ranking
+    ranking: OverallRanking
     friedman: FriedmanTest | None
     nemenyi: NemenyiTest | None
     pair_tests: list[PairTest]

@@ -25,7 +25,7 @@ _ONLY_BY_RUN = {"mean_reciprocal_rank", "r_precision"}  # a leaderboard has room
 
 
 @dataclass(frozen=True)
-class Board:
+class BoardSection:
     """A leaderboard as the report shows it."""
 
     anchor: str
@@ -38,7 +38,7 @@ class Board:
     notes: list[str]
 
 
-def boards(standings: Standings, links: Links) -> list[Board]:
+def boards(standings: Standings, links: Links) -> list[BoardSection]:
     """All leaderboards, in the order of the standings."""
     several = len(standings.leaderboards) > 1
     common = in_common([board.experiment for board in standings.leaderboards]) if several else set()
@@ -48,9 +48,9 @@ def boards(standings: Standings, links: Links) -> list[Board]:
     ]
 
 
-def _board(board: Leaderboard, number: int, metric: str, links: Links, without: set[str]) -> Board:
+def _board(board: Leaderboard, number: int, metric: str, links: Links, without: set[str]) -> BoardSection:
     name = experiment_name(board.experiment, without=without)
-    return Board(
+    return BoardSection(
         anchor=links.board_anchor(board),
         name=name,
         leader=_leader(board, metric),

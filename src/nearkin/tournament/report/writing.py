@@ -17,7 +17,7 @@ from nearkin.pictures.style import light_dark_css
 from nearkin.tournament.report import figures, looks
 from nearkin.tournament.report.charts import DotChart, PanelChart
 from nearkin.tournament.report.disclosure import Disclosure, disclosure
-from nearkin.tournament.report.leaderboards import Board, boards
+from nearkin.tournament.report.leaderboards import BoardSection, boards
 from nearkin.tournament.report.rankings import Rankings, rankings
 from nearkin.tournament.report.runs import runs_table
 from nearkin.tournament.report.summary import Summary, summarise
@@ -37,7 +37,7 @@ class Contents:
     title: str
     facts: list[tuple[str, str]]
     summary: Summary
-    boards: list[Board]
+    boards: list[BoardSection]
     rankings: Rankings
     recalls: list[DotChart]
     sizes: list[PanelChart]
