@@ -56,6 +56,16 @@ def test_a_failed_run_is_told_and_gives_exit_code_1(nearkin, plan_file, tmp_path
     assert "(1 of 2 done)" in out
 
 
+def test_seeds_on_other_terms_are_not_averaged(nearkin, glyphs_root, tmp_path):
+    more = [{"where": {"seed": 1}, "recipe": {"optimizer": {"lr": 0.01}}}]
+    file = tmp_path / "mine.toml"
+    file.write_text(tomli_w.dumps(tiny_plan(glyphs_root, losses=["nca"], seeds=[0, 1], adjust=more)))
+    _, out, _ = nearkin("benchmark", file, "-o", tmp_path / "out")
+    assert "nca (optimizer.lr=0.002)" in out
+    assert "nca (optimizer.lr=0.01)" in out
+    assert "±" not in out
+
+
 def test_show_lists_the_runs_and_starts_none(nearkin, plan_file, tmp_path):
     code, out, _ = nearkin("benchmark", plan_file, "--show", "-o", tmp_path / "out")
     assert code == 0

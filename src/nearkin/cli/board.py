@@ -13,9 +13,11 @@ from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, RunProgress
 from nearkin.benchmark.watching import first_recall
 from nearkin.display.console import console, shown_path
+from nearkin.tournament.grouping import group_outcomes
+from nearkin.tournament.outcomes import Outcome, outcome_from
 
 _SHOWN_FAILURES = 5
-_EXPERIMENT = ("data", "network", "embedding_dim", "protocol", "extra")
+_EXPERIMENT = ("data", "network", "embedding_dim", "protocol")
 
 
 def print_plan(plan: Plan, folder: str) -> None:
@@ -44,27 +46,39 @@ def print_board(board: Board) -> None:
 
 
 def _leaderboard(done: list[RunProgress]) -> Table:
-    """Recall@1 on the test classes by loss: a column per experiment, averaged over seeds; best on top."""
-    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for progress in done:
-        result = progress.result
-        assert result is not None
-        scores[progress.planned.labels["loss"]][_experiment(progress)].append(first_recall(result)[1])
-    experiments = list(dict.fromkeys(_experiment(progress) for progress in done))
+    """Recall@k on the test classes by loss: a column per experiment, averaged over seeds; best on top."""
+    by_name = {progress.planned.name: progress for progress in done}
+    boards = group_outcomes(_outcome(progress) for progress in done)
+    scores: dict[str, dict[int, list[float]]] = defaultdict(dict)
+    heads = []
+    for column, board in enumerate(boards):
+        first = next(iter(board.rows.values()))[0]
+        detail = f" {board.experiment.detail}" if board.experiment.detail else ""
+        heads.append(_experiment(by_name[first.source]) + detail)
+        for label, row in board.rows.items():
+            assert all(one.result is not None for one in row)
+            scores[label][column] = [first_recall(one.result)[1] for one in row if one.result is not None]
     averages = {
-        loss: statistics.fmean(statistics.fmean(values) for values in by_experiment.values())
-        for loss, by_experiment in scores.items()
+        label: statistics.fmean(statistics.fmean(values) for values in by_column.values())
+        for label, by_column in scores.items()
     }
     table = Table(box=None, pad_edge=False)
     table.add_column("loss")
-    for experiment in experiments:
-        table.add_column(experiment, justify="right")
-    if len(experiments) > 1:
+    for head in heads:
+        table.add_column(head, justify="right")
+    if len(heads) > 1:
         table.add_column("average", justify="right")
-    for loss in sorted(averages, key=lambda loss: -averages[loss]):
-        cells = [_cell(scores[loss].get(experiment, [])) for experiment in experiments]
-        table.add_row(loss, *cells, *([f"{averages[loss]:.2f}"] if len(experiments) > 1 else []))
+    for label in sorted(averages, key=lambda label: -averages[label]):
+        cells = [_cell(scores[label].get(column, [])) for column in range(len(heads))]
+        table.add_row(label, *cells, *([f"{averages[label]:.2f}"] if len(heads) > 1 else []))
     return table
+
+
+def _outcome(progress: RunProgress) -> Outcome:
+    assert progress.result is not None
+    labels = progress.planned.labels
+    label = " ".join(labels[axis] for axis in ("loss", "extra") if axis in labels)
+    return outcome_from(progress.result, progress.result.recipe, source=progress.planned.name, label=label)
 
 
 def _experiment(progress: RunProgress) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -222,7 +222,19 @@ def outcome_of(run: Run, *, label: str = "") -> Outcome:
         label: What a plan calls it.
     """
     result = _result_of(run)
-    settings = _settings(run, result)
+    found = outcome_from(result, _settings(run, result), source=str(run.path), label=label)
+    return replace(found, path=run.path, curve=run.metrics(), cost=run.cost())
+
+
+def outcome_from(result: Result, settings: Mapping[str, Any], *, source: str, label: str = "") -> Outcome:
+    """A result as an outcome, wherever its directory is.
+
+    Args:
+        result: What a run found out.
+        settings: Every setting of the run.
+        source: What to call it by.
+        label: What a plan calls it.
+    """
     terms = Terms(settings, SeenData.of(settings, result), trained=result.baseline is None)
     baseline = result.baseline
     loss = str(settings["loss"]["name"]).removeprefix(PYTHON) if baseline is None else ""
@@ -231,13 +243,10 @@ def outcome_of(run: Run, *, label: str = "") -> Outcome:
         contender=(label or loss) if baseline is None else baseline.name,
         kind="run" if baseline is None else "baseline",
         scores=_scores(result.test.to_dict()),
-        source=str(run.path),
+        source=source,
         seed=settings.get("seed") if baseline is None else None,
-        path=run.path,
         terms=terms,
         result=result,
-        curve=run.metrics(),
-        cost=run.cost(),
         description="" if baseline is None else baseline.description,
         loss=loss,
     )
