@@ -209,6 +209,21 @@ def test_a_plan_is_found_by_file_or_name(tmp_path):
     assert Plan.find("tournament").name == "tournament"
 
 
+def test_modules_to_import_come_from_the_plan_and_from_whoever_reads_it(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('imports = ["json"]\n[recipe]\nimports = ["csv"]\n')
+    (run,) = Plan.find(file, imports=["math"]).runs()
+    assert run.recipe.imports == ("math", "json", "csv")
+    with pytest.raises(PlanError, match="there is no module nowhere_at_all"):
+        Plan.find(file, imports=["nowhere_at_all"])
+
+
+def test_a_folder_that_the_recipe_names_is_the_data_and_nothing_else():
+    (run,) = Plan.parse({"recipe": {"data": {"root": "some/birds"}}, "losses": ["nca"]}).runs()
+    assert run.recipe.resolved().data.name == "folder"
+    assert run.name == "birds-convnet-nca-64-seed0"
+
+
 @pytest.mark.parametrize("name", sorted(packaged_plans()))
 def test_packaged_plans_are_whole(name):
     plan = Plan.find(name)

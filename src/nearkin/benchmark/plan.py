@@ -288,22 +288,28 @@ class Plan(Section):
         return plan
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Plan:
-        """Read a TOML file and apply ``key=value`` overrides."""
-        values = {"name": Path(path).stem, **read_toml(path, kind="plan")}
-        return cls.parse(override(values, overrides), source=str(path))
+    def read(
+        cls, path: str | os.PathLike[str], overrides: Iterable[str] = (), *, imports: Iterable[str] = ()
+    ) -> Plan:
+        """Read a TOML file, apply ``key=value`` overrides, and import some modules more."""
+        values = override({"name": Path(path).stem, **read_toml(path, kind="plan")}, overrides)
+        if more := list(imports):
+            values["imports"] = [*more, *values.get("imports", [])]
+        return cls.parse(values, source=str(path))
 
     @classmethod
-    def find(cls, name: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Plan:
+    def find(
+        cls, name: str | os.PathLike[str], overrides: Iterable[str] = (), *, imports: Iterable[str] = ()
+    ) -> Plan:
         """Read a TOML file, or one of the plans that come with the library, by its name."""
         path = Path(name)
         packaged = packaged_plans()
         if not path.exists() and str(name) in packaged:
-            return cls.read(packaged[str(name)], overrides)
+            return cls.read(packaged[str(name)], overrides, imports=imports)
         if not path.exists():
             hint = nearest_name(str(name), list(packaged))
             raise PlanError(f"there is no plan {name}: give a TOML file, or the name of an own one ({hint})")
-        return cls.read(path, overrides)
+        return cls.read(path, overrides, imports=imports)
 
     def runs(self) -> list[PlannedRun]:
         """All runs, in order: the product of the lists, then the inclusions."""

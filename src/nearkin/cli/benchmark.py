@@ -30,6 +30,14 @@ def benchmark(
             help="Change the plan, e.g. recipe.training.epochs=3; repeatable.",
         ),
     ] = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module first, which registers losses, networks or whatever else; repeatable.",
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +58,7 @@ def benchmark(
     from nearkin.benchmark.plan import Plan
     from nearkin.cli.board import print_board, print_plan
 
-    chosen = Plan.find(plan, settings or [])
+    chosen = Plan.find(plan, settings or [], imports=imports or [])
     folder = output or str(Path("runs") / chosen.name)
     if show:
         print_plan(chosen, folder)

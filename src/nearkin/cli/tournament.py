@@ -39,6 +39,14 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
             "--set", "-s", metavar="KEY=VALUE", help="Change all recipes, e.g. training.epochs=3; repeatable."
         ),
     ] = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module first, which registers losses, networks or whatever else; repeatable.",
+        ),
+    ] = None,
     published: Annotated[
         str | None,
         typer.Option(
@@ -79,8 +87,11 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
         standings = _published(published, what, metric, output if report else None)
     else:
         from nearkin.recipe import override
+        from nearkin.recipe.plugins import import_plugins
         from nearkin.tournament.playing import play
 
+        import_plugins(imports or [])
+        changes = override({"imports": list(imports)} if imports else {}, settings or [])
         with stopped_in_good_order():
             standings = play(
                 list(what) if what else None,
@@ -88,7 +99,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
                 seeds=None if seeds is None else range(seeds),
                 output=output,
                 jobs=jobs,
-                settings=override({}, settings or []),
+                settings=changes,
                 metric=metric,
                 pool=pool or [],
                 baselines=baselines,
