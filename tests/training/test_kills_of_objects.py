@@ -1,4 +1,4 @@
-"""``kill -9`` and resume of a training made of objects: a script with a module, a function and a ``Dataset``."""
+"""``kill -9`` and resume of a training made of objects: a module, a function and a torch ``Dataset``."""
 
 from __future__ import annotations
 

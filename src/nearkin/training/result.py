@@ -386,7 +386,7 @@ def mean_scores(scores: Sequence[RetrievalScores]) -> RetrievalScores:
 
 def _folds_of_the_first_edition(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Its folds have no warnings of their own: these stand together, each with the number of its fold."""
-    folds = []
+    folds: list[Mapping[str, Any]] = []
     for number, fold in enumerate(values["folds"]):
         prefix = f"fold {number}: "
         own = [text.removeprefix(prefix) for text in values.get("warnings", ()) if text.startswith(prefix)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nearkin.pictures.diagram import RankDiagram, rank_diagram
 from nearkin.tournament.report.tables import Cell, Column, Row, Table
 from nearkin.tournament.report.wording import Links, count, experiment_name, in_common, labelled
-from nearkin.tournament.standings import NemenyiTest, Ranking, Standings
+from nearkin.tournament.standings import NemenyiTest, OverallRanking, Standings
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def rankings(standings: Standings, links: Links) -> Rankings:
     )
 
 
-def _diagram(ranking: Ranking, test: NemenyiTest) -> RankDiagram:
+def _diagram(ranking: OverallRanking, test: NemenyiTest) -> RankDiagram:
     return rank_diagram(
         ranking.averages, critical_difference=test.critical_difference, groups=test.groups, alpha=test.alpha
     )

@@ -1,4 +1,4 @@
-"""A finished run loads anywhere: without its data, its loss, the weights it started from; old runs as well."""
+"""A finished run loads anywhere: without its data, its loss and its start weights; old runs as well."""
 
 from __future__ import annotations
 
