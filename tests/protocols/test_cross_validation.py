@@ -7,10 +7,12 @@ import pytest
 import torch
 from running import embedder_of, execute, new_run
 
+from nearkin.data import DataSet, SampleSet, Vectors
 from nearkin.evaluation import RetrievalScores, retrieval_scores
 from nearkin.protocols import CrossValidation, score_test, seal
+from nearkin.protocols.cross_validation import of_fold
 from nearkin.recipe import Recipe, RecipeError, open_data
-from nearkin.training import Observer, Run
+from nearkin.training import Description, Observer, Run
 from nearkin.training.result import mean_scores, over_networks
 
 # Thesis, Table 13: R@1 on the test set of ten folds; Table 12 says 63.61 ± 0.59.
@@ -65,9 +67,19 @@ def test_one_fold_is_none():
         Recipe.parse({"protocol": {"name": "cross_validation", "folds": 1}})
 
 
+class Heard(Observer):
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
+
+
 def test_the_result_is_made_of_the_folds(recipe, tmp_path):
     run = new_run(tmp_path / "run", recipe)
-    finished = execute(run)
+    heard = Heard()
+    finished = execute(run, heard)
+    assert [text for text in heard.stages if "fold" in text] == [f"fold {n} of 3" for n in (1, 2, 3)]
     result = finished.result
     folds = [Run.existing(run.path / f"fold-0{fold}") for fold in range(3)]
     data_set = open_data(recipe)
@@ -124,3 +136,33 @@ def test_an_interrupted_cross_validation_ends_with_the_same_result(recipe, tmp_p
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "broken")
     )
     assert whole == broken
+
+
+def test_two_classes_per_fold_are_enough():
+    labels = torch.arange(6).repeat_interleave(2)
+    data = DataSet("made up", SampleSet(Vectors(torch.arange(12.0).unsqueeze(1)), labels))
+    protocol = CrossValidation(folds=3)
+    for fold in range(3):
+        train, validation = protocol.fold_splits(data, 0, fold)
+        assert (train.num_classes, validation.num_classes) == (4, 2)
+    everything, held_out = protocol.split(data, 0)
+    assert (everything.num_classes, held_out) == (6, None)
+    with pytest.raises(ValueError, match="6 training classes in 4 folds .* set protocol.folds=3 or less"):
+        CrossValidation(folds=4).split(data, 0)
+
+
+def test_folds_are_counted_from_nought():
+    assert CrossValidation().folds == 10
+    assert CrossValidation(folds=2, fold=0).fold == 0
+    assert CrossValidation(folds=2, fold=1).fold == 1
+    for fold in (-1, 2):
+        with pytest.raises(ValueError, match=f"fold={fold} of 2 folds: they are counted from 0"):
+            CrossValidation(folds=2, fold=fold)
+
+
+def test_a_fold_says_whose_it_is():
+    told = of_fold(Description("seed = 3\n", {"seed": 3, "protocol": {"folds": 4}}, {"a": "b"}), 2)
+    assert told.terms == {"seed": 3, "protocol": {"folds": 4, "fold": 2}}
+    assert told.text.startswith("# Fold 2 of the run in the directory above")
+    assert told.text.endswith("\nseed = 3\n")
+    assert told.chosen == {"a": "b"}

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import resource
+import sys
+
 import psutil
 import pytest
 import torch
@@ -9,7 +12,7 @@ from running import execute, load_network, new_run
 from nearkin import protocols
 from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import fixed_validation
-from nearkin.protocols.execution import _total_cost
+from nearkin.protocols.execution import _peak_memory, _total_cost
 from nearkin.recipe import Recipe, open_data
 from nearkin.training import Run
 
@@ -164,3 +167,11 @@ def test_only_the_first_process_scores_the_test_classes(small_recipe, tmp_path, 
     run.writes = False
     assert execute(run) is run
     assert not run.path.exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the unit of ru_maxrss is the system's")
+def test_peak_memory_is_in_bytes():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    measured = _peak_memory(torch.device("cpu"))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert 1024 * before <= measured <= 1024 * after

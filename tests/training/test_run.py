@@ -123,3 +123,10 @@ def test_the_network_is_missing_until_the_run_is_done(run):
         run.read_network()
     run.write_network({"a": torch.ones(2)}, {})
     assert run.read_network()["a"].tolist() == [1, 1]
+
+
+def test_a_run_makes_the_folders_above_it(tmp_path):
+    new_run(tmp_path / "a" / "b" / "run", {}).begin()
+    assert Run.existing(tmp_path / "a" / "b" / "run").terms["seed"] == 0
+    with new_run(tmp_path / "c" / "d" / "run", {}).locked():
+        assert (tmp_path / "c" / "d" / "run").is_dir()

@@ -105,6 +105,57 @@ def test_proxies_that_stand_still_and_that_run_away():
     assert "proxies run away" in said
 
 
+def times(factor: float):
+    """Moves the proxies at every look."""
+    return lambda proxies, step: proxies.mul_(factor)
+
+
+def longer_from_the_second_look_on(factor: float):
+    return lambda proxies, step: proxies.mul_(factor if step == 50 else 1.001)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ({"loss": "triplet", "batch_loss": 0.1 * 1.015}, None),
+        ({"loss": "triplet", "batch_loss": 0.1 * 1.005}, "stood at its margin"),
+        ({"loss": "triplet", "batch_loss": 0.1 * 0.995}, "stood at its margin"),
+        ({"move": times(1 + 1.4e-6)}, None),
+        ({"move": times(1 + 0.7e-6)}, "have not moved"),
+        ({"move": times(1), "rate": 0.1}, None),
+        ({"move": times(1), "rate": 0.11}, "have not moved"),
+        ({"move": longer_from_the_second_look_on(90)}, None),
+        ({"move": longer_from_the_second_look_on(150)}, "run away"),
+    ],
+)
+def test_the_thresholds(case, said):
+    loss = losses.build("triplet", margin=0.1) if "loss" in case else proxy_anchor()
+    heard = watch(loss, **{key: value for key, value in case.items() if key != "loss"})
+    assert len(heard) == (said is not None)
+    assert said is None or said in heard[0]
+
+
+@pytest.mark.parametrize(("now", "falls"), [(0.593, True), (0.596, False)])
+def test_how_far_validation_may_fall(now, falls):
+    said: list[str] = []
+    rows = [{"epoch": epoch, "recall_at_1": score} for epoch, score in enumerate([0, 0.6, 0.6, 0.6, now])]
+    dogs = Watchdogs(TrainingSettings(epochs=12), losses.build("contrastive"), said.append)
+    dogs.epoch_end(rows)
+    assert len(said) == falls
+    if falls:
+        assert "fallen since epoch 1, recall_at_1 from 60.0% to 59.3%. Epoch 1 stays chosen" in said[0]
+
+
+@pytest.mark.parametrize(("epochs", "patience"), [(4, 3), (12, 3), (13, 4), (40, 10)])
+def test_how_long_validation_may_fall(epochs, patience):
+    for wait in (patience - 1, patience):
+        said: list[str] = []
+        scores = [0.1, 0.6, *[0.5] * wait]
+        rows = [{"epoch": epoch, "recall_at_1": score} for epoch, score in enumerate(scores)]
+        Watchdogs(TrainingSettings(epochs=epochs), losses.build("contrastive"), said.append).epoch_end(rows)
+        assert len(said) == (wait == patience)
+
+
 @pytest.mark.parametrize(
     ("scores", "warned_in"),
     [
