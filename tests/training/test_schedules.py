@@ -55,3 +55,38 @@ def test_a_training_of_one_step_moves():
     optimizer = torch.optim.SGD([weight], lr=0.5)
     Schedule(Cosine(), warmup=0.5).scheduler(optimizer, epochs=1, steps=1)
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_defaults_and_limits():
+    assert [Step()(epoch, 100, 0) for epoch in (9.99, 10, 20)] == pytest.approx([1, 0.1, 0.01])
+    assert [MultiStep((1,))(epoch, 9, 0) for epoch in (0.99, 1)] == [1, 0.1]
+    assert Step(every=1, factor=1)(5, 9, 0) == 1
+    for factor in (-0.1, 1.01):
+        with pytest.raises(ValueError, match=f"factor={factor} must be above 0 and at most 1"):
+            MultiStep((2,), factor=factor)
+    for milestones in ((0, 2), (2, 2)):
+        with pytest.raises(ValueError, match="must be rising epochs"):
+            MultiStep(milestones)
+    assert Schedule(Constant()).warmup == 0
+
+
+def test_a_cosine_does_not_rise_again():
+    assert Cosine()(12, epochs=10, warmup=0) == pytest.approx(0)
+    assert Cosine()(2.0, epochs=2, warmup=2.0) == 1  # all of it is warm-up
+    for epoch in (1, 3.5, 7):
+        expected = (1 + math.cos(math.pi * (epoch - 1) / 9)) / 2
+        assert Cosine()(epoch, epochs=10, warmup=1) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_every_step_has_the_rate_of_its_moment(warmup):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=3.0)
+    schedule = Schedule(Cosine(), warmup=warmup)
+    scheduler = schedule.scheduler(optimizer, epochs=5, steps=4)
+    for step in range(20):
+        moment = (1 if warmup and step == 0 else step) / 4
+        share = (moment - warmup) / (5 - warmup)
+        expected = moment / 2 if moment < warmup else (1 + math.cos(math.pi * share)) / 2
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(3 * expected)
+        optimizer.step()
+        scheduler.step()
