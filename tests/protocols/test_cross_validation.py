@@ -102,6 +102,10 @@ def test_the_result_is_made_of_the_folds(recipe, tmp_path):
         sum(fold.cost()["training_seconds"] for fold in folds), abs=0.002
     )
     assert result.opened.query_embeddings.shape == (240, 48)
+    parts = Run.existing(run.path).parts()
+    assert [scores.recall_at[1] for scores, _ in parts] == recalls
+    assert all(labels.equal(data_set.test.labels) for _, labels in parts)
+    assert run.cost()["peak_memory_bytes"] == max(fold.cost()["peak_memory_bytes"] for fold in folds)
     alone = execute(new_run(tmp_path / "alone", recipe.changed({"protocol.fold": 2}))).result
     assert (alone.test, alone.validation) == (folds[2].result.test, folds[2].result.validation)
 

@@ -84,6 +84,7 @@ def test_a_run_goes_on_with_data_that_moved_and_other_workers(photos, tmp_path):
     again = execute(new_run(run.path, changed)).result
     assert again.test == whole.test
     assert again.data.train == whole.data.train
+    assert (again.epoch, again.rule) == (whole.epoch, whole.rule)
 
 
 def leaves(terms: dict) -> list[tuple[str, str | None]]:

@@ -7,6 +7,7 @@ import torch
 from running import new_run
 
 from nearkin.atomic import atomic_path
+from nearkin.evaluation import retrieval_scores
 from nearkin.recipe import Recipe, override
 from nearkin.training.run import Checkpoint, Run, RunError
 
@@ -130,3 +131,48 @@ def test_a_run_makes_the_folders_above_it(tmp_path):
     assert Run.existing(tmp_path / "a" / "b" / "run").terms["seed"] == 0
     with new_run(tmp_path / "c" / "d" / "run", {}).locked():
         assert (tmp_path / "c" / "d" / "run").is_dir()
+
+
+def test_the_values_of_queries_are_kept_and_damage_is_noticed(run):
+    generator = torch.Generator().manual_seed(0)
+    embeddings, labels = torch.randn(12, 4, generator=generator), torch.arange(12) % 3
+    scores = retrieval_scores(embeddings, labels, recall_at=(1, 2), per_query=True)
+    assert (run.queries(), run.cost()) == (None, None)
+    run.write_queries(scores, labels)
+    kept, kept_labels = run.queries()
+    assert kept == scores
+    assert kept_labels.equal(labels)
+    for name, values in vars(scores.per_query).items():
+        assert vars(kept.per_query)[name].equal(values), name
+    ((part, _),) = run.parts()
+    assert part == scores
+    file = run.path / "test_queries.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(RunError, match="test_queries.safetensors is damaged"):
+        run.queries()
+
+
+def test_damaged_weights_are_noticed(run):
+    run.write_network({"a": torch.ones(200)}, {"name": "convnet"})
+    assert (run.path / "model.json").read_text().startswith("{")
+    run.network_file.write_bytes(run.network_file.read_bytes()[:-1])
+    with pytest.raises(RunError, match="network.safetensors is damaged"):
+        run.read_network()
+
+
+def test_what_a_run_took_is_kept(run):
+    run.write_cost({"training_seconds": 1.5})
+    assert Run.existing(run.path).cost() == {"training_seconds": 1.5}
+
+
+def test_numbers_that_json_does_not_know_are_not_written(run):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        run.write_metrics([{"loss": float("nan")}])
+
+
+def test_a_folder_that_cannot_be_written_to_is_said(tmp_path):
+    run = new_run(tmp_path / "run", {})
+    (tmp_path / "run").write_text("in the way")
+    for start in (run.begin, lambda: run.locked().__enter__()):
+        with pytest.raises(RunError, match="cannot write to .*run: "):
+            start()
