@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -50,10 +51,23 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     epoch = "" if result.epoch is None else f"epoch {result.epoch}: "
     style = "bold yellow" if chosen_on_test(run) else "dim"
     console.print(f"[{style}]{epoch}{result.rule}; test classes are never trained on[/]")
+    for key, reason in result.chosen.items():
+        if reason != "default":
+            value = _setting(run.terms, key)
+            said = f"{key} = {value}" if value != "" else key
+            console.print(Text(f"chosen    {said}: {reason}", style="dim"))
     for text in result.warnings:
         console.print(Text.assemble(("warning   ", "yellow"), text))
     console.print(Text(f"run       {shown_path(run.path)}"))
     _print_pictures(pictures)
+
+
+def _setting(terms: dict[str, Any], key: str) -> Any:
+    """A value under a dotted key."""
+    found: Any = terms
+    for part in key.split("."):
+        found = found.get(part, "") if isinstance(found, dict) else ""
+    return found.get("name", "") if isinstance(found, dict) else found
 
 
 def _print_pictures(pictures: list[Path]) -> None:

@@ -16,6 +16,7 @@ from nearkin.display.pace import Clock, StagePace, TrainingPace, in_words
 from nearkin.observer import Observer
 
 _REFRESH_SECONDS = 0.3
+_WIDE = 100  # columns
 _SHORT_STAGE = 0.5  # seconds for which no bar is worth drawing
 
 
@@ -42,7 +43,7 @@ class TerminalDisplay(Observer):
     def _start(self, title: str, completed: int, total: int) -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=24 if self._console.width >= _WIDE else 8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[measures]}"),
             console=self._console,
