@@ -100,7 +100,9 @@ def warn_if_too_large(task: Task, observer: Observer) -> None:
         return
     if needed.total <= _WORTH_A_WORD * free:
         return
-    advice = f"a smaller sampler.batch_size (it is {needed.samples})"
+    advice = "a smaller sampler.batch_size"
+    if task.settings.chunk is None:
+        advice += f" (it is {needed.samples})"
     chunk = int((_COMFORTABLE * free - needed.fixed) / max(needed.per_sample, 1))
     if chunk >= 1 and not has_trained_batch_norm(task.embedder.trained_part()):
         advice = f"training.chunk={min(chunk, needed.samples - 1)} (exact, and slower), or {advice}"
