@@ -14,18 +14,11 @@ from nearkin import losses
 from nearkin.cli.views import chosen_on_test
 from nearkin.data import BadImage, DataSet
 from nearkin.data.registry import registry
-from nearkin.display import console, observer_for, shown_path
-from nearkin.observer import Observer
+from nearkin.display import console, shown_path
 from nearkin.protocols import Examination
 from nearkin.training import Run
 
 __all__ = ["console", "shown_path"]
-
-
-def Stages() -> Observer:  # noqa: N802  (used as the class that it was)
-    """Says what takes a while."""
-    observer: Observer = observer_for(True)
-    return observer
 
 
 def print_run(run: Run, pictures: list[Path]) -> None:

@@ -372,7 +372,8 @@ def _fitting_transform(samples: SampleSet, preprocessing: Preprocessing | None) 
 def _are_of_size(samples: SampleSet, size: int) -> bool:
     """Whether images fit a network as they are, by a few of them."""
     looked = range(0, len(samples), -(-len(samples) // _LOOKED_AT))
-    return all(tuple(samples.samples[index].shape[-2:]) == (size, size) for index in looked)
+    shapes = [getattr(samples.samples[index], "shape", (size, size)) for index in looked]
+    return all(tuple(shape[-2:]) == (size, size) for shape in shapes)
 
 
 def _transform(
