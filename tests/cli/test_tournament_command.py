@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import tomli_w
 from in_process import InProcess
@@ -141,3 +143,13 @@ def test_terms_that_differ_are_rows_unless_they_are_pooled(nearkin, small_recipe
     assert "Averaged over different terms on request (--pool sampler)" in out
     code, _, err = nearkin(*arguments, "--pool", "samplr")
     assert (code, "did you mean sampler?" in err) == (2, True)
+
+
+def test_json_is_for_machines_and_nothing_else(nearkin, small_recipe, tmp_path):
+    train(tmp_path / "runs" / "a", small_recipe)
+    code, out, _ = nearkin("tournament", tmp_path / "runs", "--no-baselines", "--no-report", "--json")
+    found = json.loads(out)
+    assert code == 0
+    (row,) = found["rows"]
+    assert (row["contender"], row["rank"], row["dataset"][:6]) == ("proxy_anchor", 1, "glyphs")
+    assert any("trained" in note or "One seed" in note for note in found["board_notes"].popitem()[1])

@@ -13,7 +13,7 @@ from nearkin.protocols import execute
 from nearkin.recipe import Recipe, open_data
 from nearkin.recipe.building import build_network
 from nearkin.recipe.objects import recipe_of
-from nearkin.tournament import baselines
+from nearkin.tournament import baselines, compare
 from nearkin.tournament.baselines import LEARNERS, run_baselines
 from nearkin.tournament.outcomes import read_outcomes
 from nearkin.training import Run
@@ -143,3 +143,15 @@ def test_texts_have_no_raw_baseline(tmp_path):
 def test_data_that_is_not_what_the_runs_saw_is_refused(recipe, tmp_path):
     with pytest.raises(ValueError, match="not those that the runs were tested on"):
         run_baselines(recipe, tmp_path, test_fingerprint="of other samples")
+
+
+def test_baselines_of_the_first_edition_stand_beside_new_runs(recipe, tmp_path):
+    (folder,) = run_baselines(recipe, tmp_path / "baselines", names=["raw_pixels"])
+    result = json.loads((folder / "result.json").read_text())
+    del result["baseline"]["test_fingerprint"]
+    del result["recipe"]["network"]["channels"]  # keywords by default were not written
+    (folder / "result.json").write_text(json.dumps(result))
+    task = recipe.build()
+    execute(task, Run.open(tmp_path / "run", task.description))
+    (board,) = compare(tmp_path).leaderboards
+    assert {place.kind for place in board.places} == {"run", "baseline"}

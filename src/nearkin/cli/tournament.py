@@ -18,7 +18,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FOLDER|CSV|RUNS…|PLAN]",
+            metavar="FOLDER|TABLE|RUNS|PLAN",
             help="Images to train losses on (a folder, a table, the name of a data set, a recipe), a plan, "
             "or runs, folders of runs and tables of results to rank. By default every loss is trained on the "
             "embedded data set.",
@@ -78,6 +78,9 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
         bool, typer.Option("--every", help="Print the leaderboard of every experiment, however many.")
     ] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the standings as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Rank losses, with intervals and tests: on your images, on glyphs, in your runs, or as published."""
     from nearkin.cli.benchmark import stopped_in_good_order
@@ -99,12 +102,16 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
                 seeds=None if seeds is None else range(seeds),
                 output=output,
                 jobs=jobs,
+                progress=not as_json,
                 settings=changes,
                 metric=metric,
                 pool=pool or [],
                 baselines=baselines,
                 report=report,
             )
+    if as_json:
+        _print_json(standings)
+        return
     print_standings(standings, every_experiment=every_experiment)
     _print_files(standings)
 
@@ -119,6 +126,22 @@ def _published(name: str, what: list[str] | None, metric: str, output: Path | No
         )
     standings = rank_published(name, metric=metric)
     return standings if output is None else publish(standings, output)
+
+
+def _print_json(standings: Standings) -> None:
+    import json
+
+    plain = {
+        "metric": standings.metric,
+        "alpha": standings.alpha,
+        "rows": standings.rows(),
+        "average_ranks": standings.ranking.averages,
+        "notes": [*standings.notes, *standings.test_notes],
+        "board_notes": {str(board.experiment): board.notes for board in standings.leaderboards},
+        "left_out": [{"path": str(path), "reason": reason} for path, reason in standings.skipped],
+        "report": None if standings.report is None else str(standings.report),
+    }
+    typer.echo(json.dumps(plain, indent=2))
 
 
 def _print_files(standings: Standings) -> None:

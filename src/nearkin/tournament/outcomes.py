@@ -259,8 +259,9 @@ def _result_of(run: Run) -> Result:
 
 
 def _settings(run: Run, result: Result) -> dict[str, Any]:
-    """Every setting; runs of the first edition did not write the defaults of keywords out."""
-    if (run.path / "run.json").exists() or result.baseline is not None:
+    """Every setting; the first edition did not write the defaults of keywords out."""
+    complete = bool(result.baseline.test_fingerprint) if result.baseline else (run.path / "run.json").exists()
+    if complete:
         return dict(run.terms or result.recipe)
     try:
         return Recipe.parse(run.terms or result.recipe).complete()
