@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -240,3 +241,15 @@ def test_plan_labels_name_the_rows(make_run, tmp_path):
     (tmp_path / "runs" / "plan.json").write_text(json.dumps({"plan": "mine", "runs": runs}))
     (board,) = ranked(tmp_path).leaderboards
     assert [place.contender for place in board.places] == ["wide long", "narrow"]
+
+
+def test_two_objects_of_one_name_are_not_one_contender():
+    """An object given in Python is known by its name only, and one seed cannot have two scores."""
+    terms = {**COMPLETE[1], "loss": {"name": "python:Circle"}}
+    first, second = outcome(terms, 0), outcome(terms, 0)
+    second = replace(second, scores={"recall_at_1": 0.6}, source="other")
+    (board,) = group_outcomes([first, second])
+    assert list(board.rows) == ["python:Circle", "python:Circle (other)"]
+    (board,) = group_outcomes([first, outcome(terms, 0), outcome(terms, 1)])
+    assert [len(row) for row in board.rows.values()] == [2]
+    assert any("taken on trust" in note for note in board.notes)

@@ -3,11 +3,14 @@ from __future__ import annotations
 import csv
 import json
 
+import numpy as np
 import pytest
 import tomli_w
+import torch
 
 import nearkin
 from nearkin.tournament import baselines, compare
+from nearkin.tournament.playing import publish
 from nearkin.tournament.tables import is_results_table, read_results
 from nearkin.training import Run
 
@@ -149,3 +152,46 @@ def test_runs_of_the_first_edition_are_read(make_run, labels):
     )
     (board,) = compare([new, old]).leaderboards
     assert [(place.contender, place.seeds) for place in board.places] == [("triplet", 2)]
+
+
+def pull(embeddings, labels):
+    same = labels[:, None] == labels
+    return (1 - torch.nn.functional.normalize(embeddings) @ embeddings.T)[same].mean()
+
+
+def test_runs_made_of_objects_are_ranked_and_reported(tmp_path):
+    """What was given in Python cannot be opened again here; all that needs it says so and nothing stops."""
+    draws = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 6)
+    points = (draws.normal(size=(12, 5))[labels] + 0.5 * draws.normal(size=(72, 5))).astype(np.float32)
+    common = {"batch_size": 10, "protocol": "standard", "epochs": 1, "progress": False}
+    runs = [
+        nearkin.train(
+            (points, labels),
+            network=torch.nn.Linear(5, 4),
+            loss=loss,
+            output=tmp_path / name,
+            seed=seed,
+            sampler="balanced",
+            **common,
+        )
+        for name, loss, seed in (("a", "triplet", 0), ("b", "triplet", 1), ("c", pull, 0))
+    ]
+    standings = compare(runs, baselines=tmp_path / "baselines")
+    (board,) = standings.leaderboards
+    assert sorted(place.seeds for place in board.places) == [1, 2]
+    assert board.experiment.network == "Linear"
+    assert board.experiment.embedding_dim == 4
+    assert any("No baselines for" in note and "given in Python" in note for note in standings.notes)
+    published = publish(standings, tmp_path / "report", progress=False)
+    assert "given in Python" in published.report.read_text()
+    assert any("triplet: network given in Python" in note for note in board.notes)
+    other = nearkin.train(
+        (points + 1, labels),
+        network=torch.nn.Linear(5, 4),
+        loss="triplet",
+        output=tmp_path / "d",
+        sampler="balanced",
+        **common,
+    )
+    assert len(compare([*runs, other]).leaderboards) == 2  # the same name, and other samples

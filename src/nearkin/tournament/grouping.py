@@ -58,7 +58,8 @@ def group_outcomes(outcomes: Iterable[Outcome], *, pool: Sequence[str] = ()) -> 
             repeated += [one for one in row if not any(one is other for other in kept)]
             label = _free(labels[id(row)], rows, row[0])
             rows[label] = [replace(one, experiment=experiment, contender=label) for one in kept]
-        found.append(BoardOutcomes(experiment, rows, [*_pool_notes(board, pool), *_notes(repeated)]))
+        notes = [*_pool_notes(board, pool), *_trust_notes(rows, pool), *_notes(repeated)]
+        found.append(BoardOutcomes(experiment, rows, notes))
     return sorted(found, key=lambda board: board.experiment)
 
 
@@ -107,7 +108,7 @@ def _may_name(said: Experiment, there: Experiment) -> bool:
 def _enter(outcome: Outcome, board: list[list[Outcome]], pool: Sequence[str]) -> None:
     """Put an outcome into its row, or a new one."""
     for row in board:
-        if _is_row_of(outcome, row[0], pool):
+        if _is_row_of(outcome, row[0], pool) and not any(_contradicts(outcome, one, pool) for one in row):
             row.append(outcome)
             return
     board.append([outcome])
@@ -121,6 +122,17 @@ def _is_row_of(outcome: Outcome, other: Outcome, pool: Sequence[str]) -> bool:
     if outcome.kind == "baseline":
         return outcome.contender == other.contender
     return relation(outcome.terms, other.terms, pool=pool) in {"repetition", "seeds"}
+
+
+def _contradicts(outcome: Outcome, other: Outcome, pool: Sequence[str]) -> bool:
+    """Whether two runs with an object that was given in Python cannot have had the same one.
+
+    Such an object is known by its name alone: one seed with two scores is two objects of one name.
+    """
+    if outcome.terms is None or other.terms is None or not outcome.terms.given_in_python(pool):
+        return False
+    repeated = relation(outcome.terms, other.terms, pool=pool) == "repetition"
+    return repeated and outcome.scores != other.scores
 
 
 def _once_per_seed(row: Sequence[Outcome], pool: Sequence[str]) -> list[Outcome]:
@@ -215,6 +227,20 @@ def _pool_notes(board: Sequence[Sequence[Outcome]], pool: Sequence[str]) -> list
         if len(values) > 1:
             listed = "; ".join(f"{value} ({count} runs)" for value, count in values.items())
             notes.append(f"Averaged over different terms on request (--pool {wanted}): {listed}.")
+    return notes
+
+
+def _trust_notes(rows: dict[str, list[Outcome]], pool: Sequence[str]) -> list[str]:
+    """Which means are over runs whose objects are known by name only."""
+    notes = []
+    for label, row in rows.items():
+        terms = row[0].terms
+        keys = terms.given_in_python(pool) if terms is not None and len(row) > 1 else []
+        if keys:
+            notes.append(
+                f"{label}: {' and '.join(keys)} given in Python; that its {len(row)} runs had the same is "
+                "taken on trust."
+            )
     return notes
 
 

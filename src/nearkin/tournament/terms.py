@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from nearkin.recipe.choices import PYTHON
 from nearkin.registry import nearest_name
 from nearkin.training import Result
 from nearkin.training.run import NEUTRAL_KEYS
@@ -149,6 +150,22 @@ class Terms:
             for key, value in self.flat.items()
             if factor_of(key) == factor and not _is_below(key, pool)
         }
+
+    def given_in_python(self, pool: Sequence[str] = ()) -> list[str]:
+        """What a training was given as an object, so that only the name of its type is known.
+
+        Samples are not among them: fingerprints know them.
+        """
+        if not self.trained:
+            return []
+        return [
+            key.removesuffix(".name")
+            for key, value in self.flat.items()
+            if isinstance(value, str)
+            and value.startswith(PYTHON)
+            and key != "data.name"
+            and not _is_below(key, pool)
+        ]
 
     def key(self, factor: Factor, pool: Sequence[str] = ()) -> str:
         """The same as one text: two are equal where all these settings are."""
