@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 import nearkin
 from nearkin.tournament import baselines, compare
+from nearkin.tournament.comparing import read_results_of
+from nearkin.tournament.grouping import group_outcomes
 from nearkin.tournament.playing import publish
 from nearkin.tournament.tables import is_results_table, read_results
 from nearkin.training import Run
@@ -195,3 +198,18 @@ def test_runs_made_of_objects_are_ranked_and_reported(tmp_path):
         **common,
     )
     assert len(compare([*runs, other]).leaderboards) == 2  # the same name, and other samples
+
+
+def test_the_study_of_the_first_edition_is_read_as_it_was_made():
+    study = Path(__file__).parents[2] / "docs" / "results" / "cub200"
+    if not (study / "runs").is_dir():
+        pytest.skip("the runs of the study are archived")
+    outcomes, skipped, _ = read_results_of(study)
+    assert not skipped
+    boards = group_outcomes(outcomes)
+    assert [board.experiment.embedding_dim for board in boards] == [128, 512]
+    for board in boards:
+        runs = [row for row in board.rows.values() if row[0].kind == "run"]
+        assert [len(row) for row in runs] == [3] * 10
+        assert sum(row[0].kind == "baseline" for row in board.rows.values()) == 8
+        assert not any("(" in label for label in board.rows)

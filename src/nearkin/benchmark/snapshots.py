@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-_FIRST_AND_LAST = {"recipe.toml": -1, "result.json": 1}
+_FIRST_AND_LAST = {"recipe.toml": -2, "run.json": -1, "result.json": 1}
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Changes:
 
 
 def in_safe_order(files: Iterable[str]) -> list[str]:
-    """The order in which a copy of a run may be broken off: its recipe comes first, its result last.
+    """The order in which a copy of a run may be broken off: what it is comes first, its result last.
 
-    >>> in_safe_order(["a/checkpoint/step-1", "a/recipe.toml", "a/result.json", "a/test_queries"])
-    ['a/recipe.toml', 'a/checkpoint/step-1', 'a/test_queries', 'a/result.json']
+    >>> in_safe_order(["a/checkpoint/step-1", "a/recipe.toml", "a/result.json", "a/run.json", "a/test_queries"])
+    ['a/recipe.toml', 'a/run.json', 'a/checkpoint/step-1', 'a/test_queries', 'a/result.json']
     """
     return sorted(files, key=lambda file: _FIRST_AND_LAST.get(PurePosixPath(file).name, 0))
 
