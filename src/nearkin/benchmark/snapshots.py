@@ -26,8 +26,8 @@ class Changes:
 def in_safe_order(files: Iterable[str]) -> list[str]:
     """The order in which a copy of a run may be broken off: what it is comes first, its result last.
 
-    >>> in_safe_order(["a/checkpoint/step-1", "a/recipe.toml", "a/result.json", "a/run.json", "a/test_queries"])
-    ['a/recipe.toml', 'a/run.json', 'a/checkpoint/step-1', 'a/test_queries', 'a/result.json']
+    >>> in_safe_order(["a/checkpoint/step-1", "a/recipe.toml", "a/result.json", "a/run.json", "a/log"])
+    ['a/recipe.toml', 'a/run.json', 'a/checkpoint/step-1', 'a/log', 'a/result.json']
     """
     return sorted(files, key=lambda file: _FIRST_AND_LAST.get(PurePosixPath(file).name, 0))
 
