@@ -81,6 +81,74 @@ def test_the_contributors_example_is_included_not_copied(site):
     assert "SquaredHinge" not in (ROOT / "docs" / "add_a_loss.md").read_text(encoding="utf-8")
 
 
+def test_every_exported_name_has_its_place_on_an_api_page(site):
+    """By the anchor that mkdocstrings gives it, with a heading of its own."""
+    shown = 0
+    for init in sorted((ROOT / "src" / "nearkin").glob("*/__init__.py")):
+        room = init.parent.name
+        page = site / "api" / f"{room}.html"
+        if not page.exists():
+            continue
+        text = page.read_text(encoding="utf-8")
+        names = re.search(r"^__all__ = \[(.*?)\]", init.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        for name in re.findall(r'"(\w+)"', names[1] if names else ""):
+            assert f'id="nearkin.{room}.{name}"' in text, f"nearkin.{room}.{name} is not on {page.name}"
+            shown += 1
+    assert shown > 180
+
+
+def test_the_recipe_reference_has_every_key_and_choice(site):
+    page = (site / "recipe.html").read_text(encoding="utf-8")
+    from nearkin.recipe.sections import SECTIONS  # noqa: PLC0415
+
+    for section, model in SECTIONS.items():
+        for key, field in model.model_fields.items():
+            assert f"<code>{key}</code>" in page, f"{section}.{key}"
+            assert field.default is None or str(field.default)
+        for name in model.registry.names() if hasattr(model, "registry") else ():
+            assert f"<code>{name}</code>" in page, f"{section}.name={name}"
+    without_meaning = re.findall(r"<td><code>(\w+)</code></td>(?:<td>[^<]*</td>){3}<td></td>", page)
+    assert without_meaning == []
+
+
+def test_a_key_without_a_description_would_be_found():
+    sys.path.insert(0, str(ROOT / "docs" / "hooks"))
+    try:
+        from reference import attributes  # noqa: PLC0415
+    finally:
+        sys.path.pop(0)
+    from nearkin.recipe.recipe import Recipe  # noqa: PLC0415
+    from nearkin.recipe.sections import SECTIONS, LanguageRecipe, MemoryRecipe  # noqa: PLC0415
+
+    for model in (*SECTIONS.values(), LanguageRecipe, MemoryRecipe):
+        assert set(model.model_fields) <= set(attributes(model)), model.__name__
+    assert set(Recipe.model_fields) - set(SECTIONS) <= set(attributes(Recipe))
+
+
+def test_the_glossary_defines_each_word_once():
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = [
+        word
+        for cell in re.findall(r"^\| (\*\*.*?) \|", text, re.MULTILINE)
+        for word in re.findall(r"\*\*(.+?)\*\*", cell)
+    ]
+    assert len(words) == len(set(words))
+    needed = {
+        "positive",
+        "negative",
+        "anchor",
+        "proxy",
+        "gallery",
+        "query",
+        "Recall@k",
+        "MAP@R",
+        "task",
+        "run",
+    }
+    needed |= {"recipe", "model", "embedder", "protocol", "contender", "experiment"}
+    assert needed <= set(words)
+
+
 def test_equations_lose_nothing_on_the_way(equations):
     assert doctest.testmod(equations).failed == 0
     for name in losses.names():

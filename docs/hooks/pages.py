@@ -20,6 +20,7 @@ from equations import equation_html, replace_blocks
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from reference import ROOMS, api_pages, api_table, recipe_reference
 
 from nearkin import losses
 from nearkin.explain import (
@@ -62,6 +63,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for entry in config.nav or []:
         if "Losses" in entry:
             entry["Losses"] = of_losses
+        if "API" in entry:
+            entry["API"] = ["api.md", "api/nearkin.md", *(f"api/{room}.md" for room in ROOMS)]
     if results and config.nav:
         config.nav.insert(-1, {"Results": [f"results/{name}" for name in results]})
     return config
@@ -71,6 +74,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages and pictures that are made here."""
     add = _adder(files, config)
     add("losses/index.md", _index())
+    add("recipe.md", recipe_reference())
+    for path, page in api_pages():
+        add(path, page)
     for choice in every_loss():
         add(f"losses/{choice.name}.md", _page(choice))
         _add_pictures(add, choice)
@@ -350,6 +356,7 @@ def _similarity_table() -> str:
 
 
 _TABLES: dict[str, Callable[[], str]] = {
+    "<!-- table: api -->": api_table,
     "<!-- table: choice -->": _choice_table,
     "<!-- table: similarities -->": _similarity_table,
 }
