@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
@@ -263,3 +263,11 @@ def test_classes_are_listed_up_to_a_limit(monkeypatch):
     four = SampleSet(Vectors(torch.arange(4.0).unsqueeze(1)), list("abcd"))
     assert SplitSummary.of(three) == SplitSummary(4, 3, ("a", "b", "c"), three.fingerprint())
     assert SplitSummary.of(four) == SplitSummary(4, 4, (), four.fingerprint())
+
+
+@pytest.mark.parametrize(
+    "made", [BASELINE, network(), network().data, network().data.train, BASELINE.baseline]
+)
+def test_results_cannot_be_changed(made):
+    with pytest.raises(FrozenInstanceError):
+        made.test = None
