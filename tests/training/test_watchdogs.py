@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 import torch
@@ -190,6 +191,17 @@ def test_images_that_no_epoch_shows():
     assert "of 539 samples" in said[0]
     dogs.begin(sampling.build("balanced", [0, 1, 2, 3] * 9, batch_size=8, images_per_class=4), network)
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(("shown", "warned"), [(80, True), (81, False), (100, False)])
+def test_an_incomplete_last_batch_is_no_loss(shown, warned):
+    said: list[str] = []
+    sampler = types.SimpleNamespace(
+        labels=torch.zeros(100), images_per_epoch=shown, batch_size=20, world_size=1
+    )
+    network = networks.build("convnet", size=16, width=4, embedding_dim=8)
+    Watchdogs(TrainingSettings(), losses.build("contrastive"), said.append).begin(sampler, network)
+    assert len(said) == warned
 
 
 def test_processes_with_their_own_batch_norm():
