@@ -86,6 +86,18 @@ def test_without_anything_it_is_the_embedded_plan():
     assert (run.name, run.recipe.training.epochs) == ("glyphs-convnet-nca-64-seed3", 2)
 
 
+def test_settings_change_all_recipes_and_names_replace_a_plans_lists():
+    plan = plan_for("cub_cached", losses=["nca"], settings={"data": {"root": "here"}, "weights": "w.pth"})
+    assert {run.recipe.network.embedding_dim for run in plan.runs()} == {128, 512}
+    assert {(run.recipe.data.name, run.recipe.data.root) for run in plan.runs()} == {("cub200", "here")}
+    other = plan_for(None, losses=["nca"], settings={"data": {"size": 16}, "embedding_dim": 8})
+    (run,) = other.runs()
+    assert run.recipe.data.keywords == {"num_classes": 600, "size": 16}
+    assert run.recipe.network.embedding_dim == 8
+    (run,) = plan_for(None, losses=["nca"], settings={"protocol": "standard"}).runs()
+    assert run.recipe.protocol.name == "standard"
+
+
 def test_a_plan_or_a_recipe_can_be_given(glyphs_root, tmp_path):
     file = tmp_path / "mine.toml"
     values = tiny_plan(glyphs_root, seeds=[4, 5])

@@ -174,19 +174,34 @@ def plan_for(
         values = {"name": file.stem, **read_toml(file, kind="plan")}
     else:
         values = _values_for(recipe_of(data), data)
-    said = recipe_of(None, **settings)
-    _refuse_python(said)
-    values = {**values, "recipe": merged(values.get("recipe", {}), said.said)}
+    said = _said(settings)
+    values = {**values, "recipe": merged(values.get("recipe", {}), said)}
     if losses is not None or "losses" not in values:
         values["losses"] = _entries(TEN if losses is None else losses)
         values["recipe"].pop("loss", None)
     if seeds is not None:
         values["seeds"] = list(seeds)
         values["recipe"].pop("seed", None)
-    for axis, plural in {"network": "networks", "data": "data_sets", "protocol": "protocols"}.items():
-        if axis in said.said and plural in values:
-            del values[plural]
+    for axis, plural in plans.AXES.items():
+        if axis not in {"loss", "seed"} and _names(said, axis):
+            values.pop(plural, None)
     return Plan.parse(values, source=str(values.get("name", PLAN)))
+
+
+def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of :func:`nearkin.train` as the tables of a recipe."""
+    own = dict(settings)
+    table = own.pop("data", {})
+    recipe = recipe_of(None, **own)
+    _refuse_python(recipe)
+    return merged(recipe.said, {"data": {"name": table} if isinstance(table, str) else table})
+
+
+def _names(said: Mapping[str, Any], axis: str) -> bool:
+    """Whether settings name an entry of a plan's axis, whose list then gives way."""
+    table, key = ("network", "embedding_dim") if axis == "embedding_dim" else (axis, "name")
+    section = said.get(table, {})
+    return isinstance(section, str) or key in section or (key == "name" and "object" in section)
 
 
 def _values_for(recipe: Recipe, data: Any) -> dict[str, Any]:
