@@ -179,6 +179,7 @@ def plan_for(
     if losses is not None or "losses" not in values:
         values["losses"] = _entries(TEN if losses is None else losses)
         values["recipe"].pop("loss", None)
+        _forget_other_losses(values)
     if seeds is not None:
         values["seeds"] = list(seeds)
         values["recipe"].pop("seed", None)
@@ -186,6 +187,23 @@ def plan_for(
         if axis not in {"loss", "seed"} and _names(said, axis):
             values.pop(plural, None)
     return Plan.parse(values, source=str(values.get("name", PLAN)))
+
+
+def _forget_other_losses(values: dict[str, Any]) -> None:
+    """Leave out what a plan says about losses that do not take part."""
+    if values["losses"] == "all":
+        return
+    entries = [one if isinstance(one, Mapping) else {"name": one} for one in values["losses"]]
+    taking_part = {entry[key] for entry in entries for key in ("name", "label") if key in entry}
+
+    def speaks_of_them(match: Mapping[str, Any]) -> bool:
+        wanted = match.get("loss", ())
+        return not wanted or bool(taking_part & ({wanted} if isinstance(wanted, str) else set(wanted)))
+
+    if "adjust" in values:
+        values["adjust"] = [one for one in values["adjust"] if speaks_of_them(one["where"])]
+    if "exclude" in values:
+        values["exclude"] = [one for one in values["exclude"] if speaks_of_them(one)]
 
 
 def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
