@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from interruptions import Interruption, StopAfterEpoch
@@ -123,3 +125,13 @@ def test_a_run_says_that_its_validation_is_saturated(tmp_path):
     (said,) = [text for text in result.warnings if "saturated" in text]
     assert said.startswith("epoch 2: validation is saturated")
     assert result.epoch == 3
+
+
+def test_the_seconds_of_an_epoch_are_those_that_passed(tmp_path):
+    started = time.monotonic()
+    run, _ = trained(tmp_path / "run", MadeUp([told(0.5, 0.5)] * 3), epochs=2)
+    passed = time.monotonic() - started
+    untrained, *epochs = run.metrics()
+    assert "seconds" not in untrained
+    assert all(0 < row["seconds"] for row in epochs)
+    assert sum(row["seconds"] for row in epochs) <= passed
