@@ -84,11 +84,26 @@ def test_a_module_is_given_again(tmp_path):
     nearkin.train((vectors, labels), network=network, epochs=1, output=tmp_path / "run", progress=False)
     with pytest.raises(ValueError, match=r"given in Python \(Sequential\): pass it again"):
         nearkin.load(tmp_path / "run")
-    other = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-    model = nearkin.load(tmp_path / "run", network=other)
+    model = nearkin.load(tmp_path / "run", network=network)
     assert model.embed(vectors).shape == (40, 3)
-    assert any(not torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))  # trained
-    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))  # a copy was
+    trained = model.network.parameters()
+    assert any(not torch.equal(a, b) for a, b in zip(before, trained, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True)
+    )  # stays as it was
+
+
+def test_folds_of_a_module_do_not_share_it(tmp_path):
+    vectors, labels = torch.randn(80, 6), [n // 4 for n in range(80)]
+    folds = {"name": "cross_validation", "folds": 2}
+    run = nearkin.train(
+        (vectors, labels), network=nn.Linear(6, 3), epochs=2, protocol=folds, output=tmp_path, progress=False
+    )
+    model = nearkin.load(run.path, network=nn.Linear(6, 3))
+    alone = [nearkin.load(run.path / name, network=nn.Linear(6, 3)) for name in ("fold-00", "fold-01")]
+    parts = torch.cat([one.embed(vectors) for one in alone], dim=1) / 2**0.5
+    assert not torch.allclose(parts[:, :3], parts[:, 3:])
+    torch.testing.assert_close(model.embed(vectors), parts)
 
 
 def test_a_head_that_was_asked_for_is_there_again(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import inspect
@@ -114,6 +115,8 @@ def _network(about: Mapping[str, Any], module: nn.Module | None, folder: Path) -
         return network
     if module is None:
         module = import_object(spec["object"])(**spec.get("keywords", {}))
+    else:
+        module = copy.deepcopy(module)  # it stays as it is, and several networks of a run do not share it
     if isinstance(module, Network):
         return module
     assert module is not None
