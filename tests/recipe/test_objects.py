@@ -97,8 +97,11 @@ def test_none_takes_a_value_away():
 # Text.
 
 LOSSES = {
-    "triplet": {"margin": st.floats(0, 2), "metric": st.sampled_from(["cosine", "squared_euclidean"])},
-    "contrastive": {"margin": st.floats(0, 1)},
+    "triplet": {
+        "margin": (st.just(0.0) | st.floats(1e-6, 2)),
+        "metric": st.sampled_from(["cosine", "squared_euclidean"]),
+    },
+    "contrastive": {"margin": (st.just(0.0) | st.floats(1e-6, 1))},
     "multi_similarity": {"alpha": st.floats(0.1, 10), "mining": st.sampled_from(["all", "semi_hard"])},
     "proxy_anchor": {"alpha": st.floats(1, 64)},
 }
@@ -113,10 +116,13 @@ def settings_of_a_recipe(draw) -> dict[str, Any]:
         "optimizer": {
             "name": st.sampled_from(["adamw", "sgd", "torch:RAdam"]),
             "lr": st.floats(1e-9, 1e3),
-            "weight_decay": st.floats(0, 1),
+            "weight_decay": (st.just(0.0) | st.floats(1e-6, 1)),
             "clip": st.floats(1e-3, 100),
         },
-        "schedule": {"warmup": st.floats(0, 9), "name": st.sampled_from(["cosine", "constant"])},
+        "schedule": {
+            "warmup": (st.just(0.0) | st.floats(1e-6, 9)),
+            "name": st.sampled_from(["cosine", "constant"]),
+        },
         "training": {
             "epochs": st.integers(1, 10**6),
             "ema": st.floats(0.5, 0.9999),
