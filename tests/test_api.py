@@ -14,6 +14,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import nearkin
+from nearkin.data import DataSet, SampleSet, Vectors
+from nearkin.protocols import CrossValidation
 from nearkin.recipe import Recipe
 from nearkin.training import Run, RunError
 
@@ -72,6 +74,22 @@ def test_a_batch_that_was_fitted_to_the_data_is_no_other_recipe(tmp_path):
     assert train(tmp_path / "run", batch_size=None).result == first.result
     with pytest.raises(RunError, match=r"another recipe \(sampler.batch_size"):
         train(tmp_path / "run", batch_size=12)
+
+
+def test_batches_fit_into_every_fold(tmp_path):
+    """Eight training classes in two folds leave four to learn from, which fill no batch of eight classes."""
+    folds = {"name": "cross_validation", "folds": 2}
+    run = train(tmp_path / "run", batch_size=None, protocol=folds, epochs=1)
+    assert len(run.result.networks) == 2
+
+
+@pytest.mark.parametrize(("folds", "fold"), [(2, None), (3, None), (3, 2)])
+def test_the_smallest_fold_is_the_one_with_the_fewest_classes(folds, fold):
+    """Eleven classes in three folds leave seven, seven and eight to learn from."""
+    protocol = CrossValidation(folds, fold)
+    data = DataSet("given", SampleSet(Vectors(torch.zeros(22, 2)), torch.arange(22) // 2))
+    counts = [protocol.fold_splits(data, 0, one)[0].num_classes for one in range(folds)]
+    assert protocol.fewest(data, 0).num_classes == (min(counts) if fold is None else counts[fold])
 
 
 def test_data_that_changed_is_refused_on_resume(tmp_path):

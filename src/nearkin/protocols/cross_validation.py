@@ -62,6 +62,10 @@ class CrossValidation(Protocol):
         self.fold_splits(data, seed, 0)
         return data.all_classes, None
 
+    def fewest(self, data: DataSet, seed: int) -> SampleSet:
+        """What the fold with the fewest classes learns from."""
+        return self.fold_splits(data, seed, self.fold or 0)[0]
+
     def fold_splits(self, data: DataSet, seed: int, fold: int) -> tuple[SampleSet, SampleSet]:
         """The samples that a fold learns from, and those of its own classes.
 

@@ -119,7 +119,7 @@ def fitted_to(recipe: Recipe, data_set: DataSet, protocol: Protocol) -> tuple[Re
     """The recipe with a batch that the data can fill, where it says none; and the reasons."""
     if recipe.sampler.batch_size is not None or recipe.resolved().sampler.name != "balanced":
         return recipe, {}
-    samples, _ = protocol.split(data_set.without_test(), recipe.seed)
+    samples = protocol.fewest(data_set.without_test(), recipe.seed)
     wanted = recipe.resolved().sampler
     assert wanted.batch_size is not None
     per_class = wanted.keywords.get(
@@ -140,8 +140,9 @@ def fitted_to(recipe: Recipe, data_set: DataSet, protocol: Protocol) -> tuple[Re
 
 def _check_batches(task: Task) -> None:
     """Make the sampler once, so that classes that cannot fill a batch are told before anything takes time."""
-    samples, validation = task.protocol.split(task.data.without_test(), task.seed)
-    task.sampler(samples.labels, seed=task.seed, rank=0, world_size=1)
+    data = task.data.without_test()
+    _, validation = task.protocol.split(data, task.seed)
+    task.sampler(task.protocol.fewest(data, task.seed).labels, seed=task.seed, rank=0, world_size=1)
     if validation is not None and int(torch.bincount(validation.labels).max()) < 2:
         raise ValueError(
             "no validation class has two samples, so that nothing can be found there: hold out others "

@@ -52,6 +52,10 @@ class Protocol(ABC):
         """
         return data.all_classes, None
 
+    def fewest(self, data: DataSet, seed: int) -> SampleSet:
+        """The samples of the training with the fewest classes: every batch must fit into it as well."""
+        return self.split(data, seed)[0]
+
 
 registry: Registry[Protocol] = Registry("protocol")
 register = registry.register
