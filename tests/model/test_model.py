@@ -98,6 +98,7 @@ def test_grey_images_need_no_axis_for_channels():
     model = Model([Embedder(network.eval(), plain, plain)])
     pixels = torch.randint(0, 256, (5, 1, SIZE, SIZE), dtype=torch.uint8)
     torch.testing.assert_close(model.embed(pixels[:, 0]), model.embed(pixels))
+    torch.testing.assert_close(model.embed(pixels[:3, 0]), model.embed(pixels)[:3])  # no colour image
     torch.testing.assert_close(model.embed(pixels[2, 0].numpy()), model.embed(pixels[2:3]))
 
 

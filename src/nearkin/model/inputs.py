@@ -18,7 +18,7 @@ from nearkin.data.decoding import IMAGE_SUFFIXES
 _CHANNELS = {1, 3}
 
 
-def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
+def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) -> Samples:
     """Inputs of any kind as samples.
 
     Args:
@@ -26,6 +26,7 @@ def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
             of them; a tensor or array of images (uint8, ``(N, C, H, W)`` or ``(N, H, W, C)``) or vectors
             ``(N, F)``; a :class:`~nearkin.data.SampleSet` or samples.
         takes_images: Whether a list of strings is a list of paths (or of texts).
+        channels: Of the images that the network takes, which tell one colour image from three grey ones.
 
     Raises:
         ValueError: It is something else, or nothing.
@@ -37,7 +38,7 @@ def as_samples(inputs: Any, *, takes_images: bool) -> Samples:
     if isinstance(inputs, str) or _is_picture(inputs):
         inputs = [inputs]
     if isinstance(inputs, Tensor | np.ndarray):
-        return data_samples(_one_or_more(torch.as_tensor(inputs)))
+        return data_samples(_one_or_more(torch.as_tensor(inputs), channels))
     if hasattr(inputs, "select") and hasattr(inputs, "name") and hasattr(inputs, "__getitem__"):
         samples: Samples = inputs
         return samples
@@ -58,11 +59,12 @@ def _listed(values: list[Any], takes_images: bool) -> Samples:
     return data_samples(values)
 
 
-def _one_or_more(array: Tensor) -> Tensor:
+def _one_or_more(array: Tensor, channels: int | None) -> Tensor:
     """A single image or vector as a batch of one; three axes without channels are several grey images."""
     if array.dtype != torch.uint8:
         return array.unsqueeze(0) if array.ndim == 1 else array
-    if array.ndim == 2 or (array.ndim == 3 and {array.shape[0], array.shape[2]} & _CHANNELS):
+    wanted = _CHANNELS if channels is None else {channels}
+    if array.ndim == 2 or (array.ndim == 3 and {array.shape[0], array.shape[2]} & wanted):
         return array.unsqueeze(0)
     return array
 

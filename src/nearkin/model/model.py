@@ -103,7 +103,9 @@ class Model:
         if isinstance(inputs, DataLoader):
             return self._embed_batches(inputs)
         first = self.embedders[0]
-        samples = as_samples(inputs, takes_images=first.network.preprocessing is not None)
+        expected = first.network.preprocessing
+        channels = None if expected is None else expected.channels
+        samples = as_samples(inputs, takes_images=expected is not None, channels=channels)
         if skip_bad and isinstance(samples, ImageFiles):
             samples = self._readable(samples)
         unlabelled = SampleSet(samples, [0] * len(samples))
