@@ -62,7 +62,7 @@ def nearkin(
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
-        monkeypatch.setattr(console, "file", sys.stdout)
+        monkeypatch.setattr(console, "_file", None)  # whatever standard output is at the moment
         try:
             main()
             code = 0

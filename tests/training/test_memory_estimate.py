@@ -12,7 +12,7 @@ from nearkin.recipe import Recipe
 from nearkin.training import memory
 
 MEASURED = """
-import psutil, resource, torch
+import psutil, torch
 from nearkin import losses
 from nearkin.recipe.objects import recipe_of
 from nearkin.training import memory
@@ -27,12 +27,15 @@ network, inputs = task.embedder.network, torch.randn(160, 1, 64, 64)
 loss = losses.build("multi_similarity")
 labels = torch.arange(160) // 4
 optimizer = task.optimizer([{"params": list(network.parameters()), "lr": 0.1}])
-highest, before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, psutil.Process().memory_info().rss
+def peak():  # of this program; getrusage would count the process that started it
+    lines = open("/proc/self/status").read().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+highest, before = peak(), psutil.Process().memory_info().rss
 loss(network.train()(inputs), labels).backward()
 optimizer.step()
-reached = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+reached = peak()
 assert reached > highest
-print(told, 1024 * reached - before)
+print(told, reached - before)
 """
 
 
@@ -46,7 +49,8 @@ class Listener(Observer):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts pages as Linux does")
 def test_the_estimate_is_within_a_factor_of_two_of_what_was_measured():
-    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     told, measured = map(int, done.stdout.split())
     assert measured > 5e7
     assert 0.5 < told / measured < 2

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import types
 
 import pytest
 import torch
@@ -194,11 +193,10 @@ def test_images_that_no_epoch_shows():
 
 
 @pytest.mark.parametrize(("shown", "warned"), [(80, True), (81, False), (100, False)])
-def test_an_incomplete_last_batch_is_no_loss(shown, warned):
+def test_an_incomplete_last_batch_is_no_loss(shown, warned, monkeypatch):
     said: list[str] = []
-    sampler = types.SimpleNamespace(
-        labels=torch.zeros(100), images_per_epoch=shown, batch_size=20, world_size=1
-    )
+    sampler = sampling.build("random", torch.zeros(100, dtype=torch.long), batch_size=20)
+    monkeypatch.setattr(type(sampler), "images_per_epoch", shown)
     network = networks.build("convnet", size=16, width=4, embedding_dim=8)
     Watchdogs(TrainingSettings(), losses.build("contrastive"), said.append).begin(sampler, network)
     assert len(said) == warned
