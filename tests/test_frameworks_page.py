@@ -26,14 +26,17 @@ def block(marker: str) -> str:
 
 
 def printed(script: Path, *launcher: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script)],
-        env=os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, *launcher, str(script)],
+            env=os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        if "terminate called without an active exception" not in done.stderr:
+            break  # otherwise gloo's threads have aborted a process that was done: not what is tested here
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -7,6 +7,7 @@ in every process, and the loss sees the whole batch.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
@@ -23,6 +24,11 @@ __all__ = ["Gradients", "gather"]
 Gradients = Literal["averaged", "summed"]
 
 _MOST_DIMENSIONS = 8
+
+if dist.is_available():
+    # Its functions keep the process group that exists when they are imported, and so gloo's threads: a
+    # process that ends with such threads may be aborted. DistributedDataParallel imports it late.
+    importlib.import_module("torch.distributed.nn.functional")
 
 
 @overload
