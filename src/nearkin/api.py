@@ -70,9 +70,9 @@ def train_recipe(recipe: Recipe, *, output: Path_ | None = None, progress: bool 
             if "data" in recipe.objects:  # which has no name that would tell it from others
                 _refuse_other_data(done, open_data(recipe, observer))
             return done
-    Run.open(path, _description(recipe))  # says at once where the directory holds something else
+    begun = Run.open(path, _description(recipe))  # says at once where the directory holds something else
     try:
-        task = recipe.build(observer)
+        task = recipe.build(observer, remembered=begun.chosen_before())
         return execute(task, Run.open(path, task.description), observer)
     finally:
         observer.end()

@@ -66,7 +66,9 @@ def carry_out(path: Path) -> int:
     from nearkin.training import Run  # noqa: PLC0415
 
     try:
-        task = Recipe.read(path / "recipe.toml").build()
+        recipe = Recipe.read(path / "recipe.toml")
+        begun = Run.existing(path)
+        task = recipe.build(remembered=begun.chosen_before())
         execute(task, Run.open(path, task.description))
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__

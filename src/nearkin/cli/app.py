@@ -110,6 +110,10 @@ def train(
         str | None,
         typer.Option(metavar="FILE", help="The network starts from these: a file, or imagenet to download."),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="How long the run may take on this machine, whose speed is measured first."),
+    ] = None,
     skip_bad: Annotated[
         bool,
         typer.Option("--skip-bad", help="Leave out images that cannot be read, and say so in the result."),
@@ -123,7 +127,7 @@ def train(
     from nearkin.display import observer_for
     from nearkin.training.distributed import leave_other_processes
 
-    more = {"network.weights": weights, "data.skip_bad": skip_bad or None}
+    more = {"network.weights": weights, "data.skip_bad": skip_bad or None, "training.minutes": minutes}
     chosen = recipe_from(recipe, settings, imports, more)
     if show_recipe:
         typer.echo(chosen.to_toml(), nl=False)

@@ -17,6 +17,7 @@ from nearkin.data.registry import registry
 from nearkin.display import console, shown_path
 from nearkin.protocols import Examination
 from nearkin.training import Run
+from nearkin.training.result import Start
 
 __all__ = ["console", "shown_path"]
 
@@ -24,12 +25,16 @@ __all__ = ["console", "shown_path"]
 def print_run(run: Run, pictures: list[Path]) -> None:
     """Print a run's scores and where everything is."""
     result = run.result
+    start = result.start
+    if start is not None and start.verdict != "helped":
+        console.print(Text(f"training {start.verdict}", style="bold yellow"))
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     scores = {
         "test classes": result.test.to_dict(),
         "± over folds": result.test_deviation,
         "concatenated": None if result.concatenated is None else result.concatenated.to_dict(),
+        **({} if start is None else {start.name: start.test.to_dict()}),
         "validation classes": None if result.validation is None else result.validation.to_dict(),
     }
     keys = [f"recall_at_{k}" for k in result.test.recall_at]
@@ -44,15 +49,54 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     epoch = "" if result.epoch is None else f"epoch {result.epoch}: "
     style = "bold yellow" if chosen_on_test(run) else "dim"
     console.print(f"[{style}]{epoch}{result.rule}; test classes are never trained on[/]")
-    for key, reason in result.chosen.items():
-        if reason != "default":
-            value = _setting(run.terms, key)
-            said = f"{key} = {value}" if value != "" else key
-            console.print(Text(f"chosen    {said}: {reason}", style="dim"))
+    reasons = {key: reason for key, reason in result.chosen.items() if reason != "default"}
+    if "network.name" in reasons:  # told before training began
+        console.print(Text(f"chosen    {len(reasons)} settings, with reasons in recipe.toml", style="dim"))
+        reasons = {}
+    for key, reason in reasons.items():
+        value = _setting(run.terms, key)
+        said = f"{key} = {value}" if value != "" else key
+        console.print(Text(f"chosen    {said}: {reason}", style="dim"))
     for text in result.warnings:
         console.print(Text.assemble(("warning   ", "yellow"), text))
     console.print(Text(f"run       {shown_path(run.path)}"))
     _print_pictures(pictures)
+    if start is not None:
+        for line in verdict_lines(run, start):
+            console.print(Text(line))
+
+
+def verdict_lines(run: Run, start: Start) -> list[str]:
+    """Whether training helped, by how much, what to try if it did not, and the next command to type."""
+    result = run.result
+    k, recall = next(iter(result.test.recall_at.items()))
+    lines = [
+        f"Recall@{k}  {100 * start.test.recall_at[k]:.2f} {start.name}, {100 * recall:.2f} trained: "
+        f"training {start.verdict}"
+    ]
+    if start.gain is not None:
+        gain = start.gain
+        lines[0] += (
+            f" ({100 * gain.value:+.2f}, {gain.confidence:.0%} interval over {gain.classes} classes "
+            f"{100 * gain.low:+.2f} to {100 * gain.high:+.2f})"
+        )
+    if start.verdict != "helped":
+        lines.append(f"try       {_advice(run)}")
+    lines.append(f"next      nearkin evaluate {shown_path(run.path)}")
+    return lines
+
+
+def _advice(run: Run) -> str:
+    """What is most likely to help, by what the run did not do yet."""
+    network, training = run.terms.get("network", {}), run.terms.get("training", {})
+    if network.get("weights") is None:
+        return "a pretrained network (--weights FILE), more images per class, or more epochs"
+    tips = ["another loss (nearkin tournament compares ten)", "a smaller optimizer.lr"]
+    if network.get("cached_trunk"):
+        tips.insert(0, "more of the network (an earlier network.cached_trunk, or --minutes with more time)")
+    if training.get("ema") is None:
+        tips.append("averaged weights (training.ema=0.99)")
+    return "; ".join(tips)
 
 
 def _setting(terms: dict[str, Any], key: str) -> Any:

@@ -112,6 +112,10 @@ class LineDisplay(Observer):
         """Say what goes wrong, at once."""
         print(f"warning: {text}", file=self._warnings.file, flush=True)
 
+    def tell(self, text: str) -> None:
+        """Print a line."""
+        self._say(text)
+
     def end(self) -> None:
         """Training is over."""
         self._training = False

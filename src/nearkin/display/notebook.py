@@ -89,6 +89,11 @@ class NotebookDisplay(Observer):
         self._lines.append(f'<span style="color:#b45309">warning: {html.escape(text)}</span>')
         self._show()
 
+    def tell(self, text: str) -> None:
+        """Show a line."""
+        self._lines.append(html.escape(text))
+        self._show()
+
     def end(self) -> None:
         """Take the bar away; the lines stay."""
         self._training, self._stage, self._measures = False, "", ""

@@ -119,6 +119,10 @@ class TerminalDisplay(Observer):
         """Print what goes wrong above the live line."""
         self._print(Text.assemble(("warning: ", "yellow"), text))
 
+    def tell(self, text: str) -> None:
+        """Print a line above the live one."""
+        self._print(Text(text))
+
     def end(self) -> None:
         """Take the live line away."""
         self._stop()

@@ -70,6 +70,14 @@ class Network(nn.Module, ABC):
     def param_groups(self, lr: float, head_lr: float | None = None) -> list[dict[str, Any]]:
         """Every parameter that may ever be trained, with its learning rate, for an optimiser."""
 
+    def headless(self) -> Network:
+        """The same network, its parameters shared, with features in place of embeddings."""
+        replica = copy.copy(self)
+        replica._modules = dict(self._modules)
+        replica.head = nn.Identity()
+        replica.embedding_dim = self.num_features
+        return replica
+
     def split(self, stage: str) -> tuple[nn.Module, Network]:
         """Cut after ``stage``: (inputs to activations, activations to embeddings)."""
         raise ValueError(f"{type(self).__name__} cannot be cut after a stage ({stage!r})")

@@ -76,7 +76,8 @@ def embed(
 def initialise_head_with_pca(network: Network, features: Tensor) -> float:
     """Let the head start as the principal components of features: W = top components, b = −W mean.
 
-    Where the head is small, this keeps what the backbone knows far better than a random projection.
+    Where the head is small, this keeps what the backbone knows far better than a random projection. Fewer
+    samples than dimensions do not vary along all of them: the rest are any directions at right angles.
 
     Args:
         network: Its head is overwritten.
@@ -86,7 +87,7 @@ def initialise_head_with_pca(network: Network, features: Tensor) -> float:
         The share of the variance that the components keep.
 
     Raises:
-        ValueError: There are fewer samples or features than the embedding has dimensions.
+        ValueError: There are fewer features than the embedding has dimensions.
     """
     if not isinstance(network.head, nn.Linear):
         raise ValueError("network.pca_head=true needs a network with a linear head: give embedding_dim")
@@ -94,10 +95,10 @@ def initialise_head_with_pca(network: Network, features: Tensor) -> float:
         raise ValueError(
             f"features have shape {tuple(features.shape)} and the head takes (N, {network.num_features})"
         )
-    if network.embedding_dim > min(len(features) - 1, network.num_features):
+    if network.embedding_dim > network.num_features:
         raise ValueError(
-            f"embedding_dim={network.embedding_dim}: {len(features)} samples of {network.num_features} "
-            f"features have no more than {min(len(features) - 1, network.num_features)} principal components"
+            f"embedding_dim={network.embedding_dim}: {network.num_features} features have no more than "
+            f"{network.num_features} principal components"
         )
     features = network.get_submodule("norm")(features.to(device_of(network))).double()
     mean = features.mean(dim=0)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.networks.base import Backbone
+from nearkin.networks.pretrained import check_hash, find_weights, how_to_get_weights, hub_is_reachable
+from nearkin.networks.timm_models import PREFIX
 
 _SHOWN_KEYS = 8
 
@@ -65,6 +67,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no weights at {path}")
+    check_hash(path)
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file  # noqa: PLC0415
 
@@ -79,17 +82,26 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def load_imagenet(backbone: Backbone, network: str) -> None:
-    """Download the ImageNet weights of a backbone from where its library keeps them, and load them."""
+    """Load the ImageNet weights of a backbone: from a file at hand, or downloaded by its library."""
+    at_hand = find_weights(network)
+    if at_hand is not None:
+        load_weights(backbone, at_hand)
+        return
     if backbone.download_imagenet is None:
         raise ValueError(
-            f"{network} has no ImageNet weights to download: give the path of a file, or none to start afresh"
+            f"{network} has no ImageNet weights to download: {how_to_get_weights(network)}; or give no "
+            "weights to start afresh"
+        )
+    if network.startswith(PREFIX) and not hub_is_reachable():
+        raise ConnectionError(
+            f"there are no ImageNet weights of {network} at hand and no network to download them: "
+            f"{how_to_get_weights(network)}"
         )
     try:
         state = backbone.download_imagenet()
     except Exception as error:  # whatever the library below says about a connection, a disk or a checksum
         raise ConnectionError(
-            f"could not download the ImageNet weights of {network} ({error}). Download them elsewhere and "
-            "give their path: weights='…/file.safetensors' or '….pth'"
+            f"could not download the ImageNet weights of {network} ({error}): {how_to_get_weights(network)}"
         ) from error
     load_state(backbone, state, f"the download for {network}")
 

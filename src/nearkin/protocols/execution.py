@@ -10,14 +10,16 @@ from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 
 from nearkin.data import Preprocessing
+from nearkin.evaluation import RetrievalScores, mean_intervals
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.sealed import concatenated, prepared, seal
 from nearkin.training import NetworkResult, Result, Run, Task, TestEmbeddings
 from nearkin.training.memory import warn_if_too_large
-from nearkin.training.result import SplitSummary
+from nearkin.training.result import SplitSummary, Start
 
 
 def execute(task: Task, run: Run, observer: Observer | None = None) -> Run:
@@ -59,11 +61,44 @@ def _execute(task: Task, run: Run, observer: Observer) -> None:
     if not run.writes:  # the first of several processes does the rest
         return
     observer.stage("scoring the test classes")
-    opened = test.open([_embedder(one) for one in trained], recall_at, observer)
-    _write(task, run, trained, opened)
+    start, *opened = test.open([start_of(task), *(_embedder(one) for one in trained)], recall_at, observer)
+    _write(task, run, trained, opened, start)
 
 
-def _write(task: Task, run: Run, trained: Sequence[NetworkResult], opened: Sequence[TestEmbeddings]) -> None:
+def start_of(task: Task) -> Embedder:
+    """What a training starts from: the features of a pretrained network, or the untrained one."""
+    if not task.pretrained:
+        return task.embedder
+    return replace(task.embedder, network=task.embedder.network.headless())
+
+
+def _compared(task: Task, start: TestEmbeddings, opened: Sequence[TestEmbeddings]) -> Start:
+    """The start's scores, and what training added to them, over classes."""
+    k = task.settings.recall_at[0]
+    before, *after = (_values(one.scores, k) for one in (start, *opened))
+    rows = start.scores.per_query
+    assert rows is not None
+    classes = start.queries.labels[rows.indices]
+    gain = None
+    if len(classes.unique()) > 1:
+        difference = torch.stack(after).mean(dim=0) - before
+        gain = mean_intervals({"gain": difference}, classes, seed=task.seed)["gain"]
+    name = "frozen features" if task.pretrained else "untrained network"
+    return Start(name, replace(start.scores, per_query=None), gain)
+
+
+def _values(scores: RetrievalScores, k: int) -> Tensor:
+    assert scores.per_query is not None
+    return scores.per_query.scores([k])[f"recall_at_{k}"].double()
+
+
+def _write(
+    task: Task,
+    run: Run,
+    trained: Sequence[NetworkResult],
+    opened: Sequence[TestEmbeddings],
+    start: TestEmbeddings,
+) -> None:
     """Write the result of every network, and that of the run last."""
     assert task.data.test is not None
     tested = SplitSummary.of(task.data.test)
@@ -79,19 +114,20 @@ def _write(task: Task, run: Run, trained: Sequence[NetworkResult], opened: Seque
         home = run if one.run == "." else Run.existing(run.path / one.run)
         home.write_queries(found.scores, found.queries.labels)
         home.write_cost(_cost(home, _embedder(one)))
-        home.write_result(_result(task, home, [replace(one, run=".")]).with_opened(found))
+        own = _result(task, home, [replace(one, run=".")], _compared(task, start, [found]))
+        home.write_result(own.with_opened(found))
     if len(networks) == 1 and networks[0].run == ".":
         return
     together = concatenated(task.settings.recall_at, opened)
     run.begin()
     run.write_cost(_total_cost([Run.existing(run.path / one.run) for one in networks]))
-    result = _result(task, run, networks)
+    result = _result(task, run, networks, _compared(task, start, opened))
     run.write_result(
         replace(result, concatenated=replace(together.scores, per_query=None)).with_opened(together)
     )
 
 
-def _result(task: Task, run: Run, networks: Sequence[NetworkResult]) -> Result:
+def _result(task: Task, run: Run, networks: Sequence[NetworkResult], start: Start) -> Result:
     """All that a run found out. Nothing here may differ between two runs of one recipe on one machine."""
     network = _embedder(networks[0]).network
     about: dict[str, Any] = {
@@ -105,6 +141,7 @@ def _result(task: Task, run: Run, networks: Sequence[NetworkResult]) -> Result:
         chosen=run.description.chosen,
         disclosure=task.disclosure,
         network=about,
+        start=start,
     )
 
 

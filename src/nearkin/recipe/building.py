@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from nearkin.open_files import allow_open_files
 from nearkin.recipe.choices import PYTHON, Choice
 from nearkin.recipe.disclosure import disclosure
 from nearkin.recipe.opening import open_data
+from nearkin.recipe.photographs import choices_for_images, choices_for_minutes
 from nearkin.recipe.recipe import Recipe
 from nearkin.recipe.sections import (
     LossRecipe,
@@ -38,6 +39,7 @@ from nearkin.recipe.sections import (
     TrackerRecipe,
     TransformRecipe,
 )
+from nearkin.recipe.telling import told
 from nearkin.recipe.writing import write_toml
 from nearkin.sampling.base import PlannedSampler
 from nearkin.training import Description, LearningRates, Protocol, Schedule, Task, TrainingSettings
@@ -47,23 +49,28 @@ from nearkin.training.trackers import require_tracker
 _LOOKED_AT = 8  # images, spread over all of them
 
 
-def build_task(recipe: Recipe, observer: Observer | None = None, *, data: DataSet | None = None) -> Task:
+def build_task(
+    recipe: Recipe,
+    observer: Observer | None = None,
+    *,
+    data: DataSet | None = None,
+    remembered: Mapping[str, tuple[Any, str]] | None = None,
+) -> Task:
     """The objects that a recipe names, and everything checked that can be known before anything runs.
 
     Args:
         recipe: What to build.
         observer: Hears what is being done.
         data: The data set, where it is open already.
+        remembered: What was chosen when the run began, with the reasons; it is not chosen anew.
     """
     observer = observer or Observer()
     allow_open_files(recipe.data.workers)
     protocol = _built(recipe, "protocol", ProtocolRecipe, Protocol)
     trackers = tuple(_tracker(one) for one in recipe.training.trackers)
     data_set = data if data is not None else open_data(recipe, observer)
-    chosen = {key: reason for key, (_, reason) in recipe.choices().items()}
     said = recipe
-    recipe, reasons = fitted_to(recipe, data_set, protocol)
-    chosen |= reasons
+    recipe, chosen = fitted_to(recipe, data_set, protocol, remembered, observer)
     whole = recipe.resolved()
     embedder, reasons = build_embedder(whole, data_set, observer)
     chosen |= reasons
@@ -87,10 +94,14 @@ def build_task(recipe: Recipe, observer: Observer | None = None, *, data: DataSe
         protocol=protocol,
         settings=training_settings(whole),
         seed=whole.seed,
+        pretrained=whole.network.weights is not None or whole.network.is_own_module,
         trackers=trackers,
         description=description,
     )
     _check_batches(task)
+    if any(key.startswith("network.name") for key in chosen):
+        for line in told(whole, task):
+            observer.tell(line)
     example = _base_loss_maker(whole)(2, embedder.network.embedding_dim, torch.Generator())
     learns = next(example.parameters(), None) is not None
     return replace(task, disclosure=disclosure(whole, task, loss_learns=learns))
@@ -115,27 +126,60 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
     )
 
 
-def fitted_to(recipe: Recipe, data_set: DataSet, protocol: Protocol) -> tuple[Recipe, dict[str, str]]:
-    """The recipe with a batch that the data can fill, where it says none; and the reasons."""
-    if recipe.sampler.batch_size is not None or recipe.resolved().sampler.name != "balanced":
-        return recipe, {}
-    samples = protocol.fewest(data_set.without_test(), recipe.seed)
+def fitted_to(
+    recipe: Recipe,
+    data_set: DataSet,
+    protocol: Protocol,
+    remembered: Mapping[str, tuple[Any, str]] | None = None,
+    observer: Observer | None = None,
+) -> tuple[Recipe, dict[str, str]]:
+    """The recipe with what fits its data, where it leaves that open; and the reasons of all choices."""
+    if remembered:
+        choices = dict(remembered)
+        fitted = _with(recipe, choices)
+    else:
+        choices = choices_for_images(recipe, data_set)
+        fitted = _with(recipe, choices)
+        budget = choices_for_minutes(recipe, fitted, data_set, protocol, observer or Observer())
+        fitted = _with(fitted, budget)
+        batch = _fitting_batch(recipe, fitted, data_set, protocol)
+        fitted = _with(fitted, batch)
+        choices |= budget | batch
+    reasons = {key: reason for key, (_, reason) in {**recipe.choices(), **choices}.items()}
+    return fitted, reasons
+
+
+def _with(recipe: Recipe, choices: Mapping[str, tuple[Any, str]]) -> Recipe:
+    return recipe.changed({key: value for key, (value, _) in choices.items()}) if choices else recipe
+
+
+def _fitting_batch(
+    said: Recipe, recipe: Recipe, data_set: DataSet, protocol: Protocol
+) -> dict[str, tuple[Any, str]]:
+    """A batch that the data can fill, where nobody says how large it is."""
     wanted = recipe.resolved().sampler
+    if said.sampler.batch_size is not None or wanted.name not in {"balanced", "random"}:
+        return {}
+    samples = protocol.fewest(data_set.without_test(), recipe.seed)
     assert wanted.batch_size is not None
+    if wanted.name == "random":
+        if len(samples) >= wanted.batch_size:
+            return {}
+        return {"sampler.batch_size": (len(samples), f"there are {len(samples)} training samples")}
     per_class = wanted.keywords.get(
         "images_per_class", SamplerRecipe.defaults_of("balanced")["images_per_class"]
     )
     batch_size, fitting = sampling.fitting(samples.labels, wanted.batch_size, per_class)
     if (batch_size, fitting) == (wanted.batch_size, per_class):
-        return recipe, {}
+        return {}
     reason = (
         f"{samples.num_classes} training classes with {per_class} samples each cannot fill a batch of "
         f"{wanted.batch_size}"
     )
-    changes: dict[str, Any] = {"sampler.batch_size": batch_size}
+    found: dict[str, tuple[Any, str]] = {"sampler.batch_size": (batch_size, reason)}
     if "images_per_class" not in wanted.keywords and fitting != per_class:
-        changes["sampler.images_per_class"] = fitting
-    return recipe.changed(changes), dict.fromkeys(changes, reason)
+        found["sampler.images_per_class"] = fitting, reason
+    return found
 
 
 def _check_batches(task: Task) -> None:

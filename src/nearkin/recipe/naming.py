@@ -23,8 +23,10 @@ def default_output(recipe: Recipe) -> Path:
         if whole.data.root and whole.data.name in {"folder", "csv"}
         else whole.data.name
     )
-    size = whole.network.embedding_dim or ""
-    name = f"{data}-{whole.network.name}{size}-{whole.loss.name}-seed{whole.seed}"
+    network = f"-{whole.network.name}{whole.network.embedding_dim or ''}"
+    if whole.data.name != "glyphs" and "network" not in recipe.said:
+        network = ""  # it will be chosen to fit the images
+    name = f"{data}{network}-{whole.loss.name}-seed{whole.seed}"
     return Path("runs") / f"{_safe(name)}-{recipe_hash(recipe)}"
 
 

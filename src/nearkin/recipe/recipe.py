@@ -49,6 +49,14 @@ else:
     import tomli as tomllib
 
 _SECOND_SETTING = re.compile(r"\s\w+(\.\w+)+=")
+# By a file that no other folder of images has.
+_PUBLISHED_LAYOUTS = {
+    "image_class_labels.txt": "cub200",
+    "Ebay_train.txt": "sop",
+    "Eval/list_eval_partition.txt": "inshop",
+    "list_eval_partition.txt": "inshop",
+    "cars_annos.mat": "cars196",
+}
 DEFAULT_BATCH_SIZE = 180
 DEFAULT_EMBEDDING_DIM = 64
 
@@ -240,16 +248,24 @@ class Recipe(Section):
         whole_plain: dict[str, Any] = _plain(plain)
         return whole_plain
 
-    def build(self, observer: Observer | None = None, *, data: Any = None) -> Task:
+    def build(
+        self,
+        observer: Observer | None = None,
+        *,
+        data: Any = None,
+        remembered: Mapping[str, tuple[Any, str]] | None = None,
+    ) -> Task:
         """The objects that this recipe names.
 
         Args:
             observer: Hears what is being done: opening data, loading weights.
             data: A data set that is open already.
+            remembered: What was chosen when the run began, which is not chosen anew:
+                :meth:`nearkin.Run.chosen_before`.
         """
         from nearkin.recipe.building import build_task  # noqa: PLC0415  (imports torch's slow parts)
 
-        return build_task(self, observer, data=data)
+        return build_task(self, observer, data=data, remembered=remembered)
 
     def to_toml(self) -> str:
         """The recipe as TOML: what was said as it is, and everything else as comments with its origin."""
@@ -263,6 +279,9 @@ def _data_name(root: str | None) -> tuple[str, str]:
         return "glyphs", "the embedded data set, since no data is given"
     if Path(root).suffix.lower() in {".csv", ".tsv"}:
         return "csv", "data.root is a table"
+    for file, name in _PUBLISHED_LAYOUTS.items():
+        if (Path(root) / file).is_file():
+            return name, f"data.root holds {file}, as {name} does"
     return "folder", "data.root is given without a name"
 
 

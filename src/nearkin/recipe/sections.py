@@ -287,6 +287,8 @@ class TrainingRecipe(Section):
 
     Attributes:
         epochs: Passes over the training samples.
+        minutes: How long the run may take on this machine, whose speed is measured first: epochs, and how
+            much of a pretrained network is trained, are chosen to fit. Where ``epochs`` are said, they count.
         stop_after: Stop after this epoch, of the same schedule: where a validation found the best one.
         head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
         precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
@@ -302,6 +304,7 @@ class TrainingRecipe(Section):
     """
 
     epochs: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 12
+    minutes: Annotated[float, Field(ge=0.1, le=1e5, strict=True)] | None = None
     stop_after: Count | None = None
     head_only: CountOrZero = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from nearkin import classical
 from nearkin.atomic import write_json
 from nearkin.data import DataSet, SampleSet
-from nearkin.networks import Embedder, Network, WrappedNetwork
+from nearkin.networks import Embedder, WrappedNetwork
 from nearkin.observer import Observer
 from nearkin.protocols import prepared, scored, seal
 from nearkin.recipe import Recipe, open_data
@@ -203,7 +203,7 @@ def _starts(setting: _Setting) -> list[_Start]:
     embedder, _ = build_embedder(recipe, setting.data_set, setting.observer)
     starts = [_raw(embedder, setting.data_set.train)]
     if recipe.network.weights is not None or recipe.network.is_own_module:
-        headless = replace(embedder, network=_headless(embedder.network))
+        headless = replace(embedder, network=embedder.network.headless())
         what = (
             "the pretrained network's features" if recipe.network.weights else "the network as it was given"
         )
@@ -237,12 +237,6 @@ def _raw(embedder: Embedder, samples: SampleSet) -> _Start | None:
 def _plain(embedder: Embedder, module: nn.Module, size: int) -> Embedder:
     network = WrappedNetwork(module, size, preprocessing=embedder.network.preprocessing)
     return replace(embedder, network=network, trunk=None)
-
-
-def _headless(network: Network) -> Network:
-    network.head = nn.Identity()
-    network.embedding_dim = network.num_features
-    return network
 
 
 def _run_from(start: _Start, itself: bool, learners: Sequence[str], setting: _Setting) -> None:

@@ -307,7 +307,8 @@ class _Training:
         with nullcontext() if self.average is None else self.average.in_place():
             if self.validation is not None:
                 row |= self._validation_scores().to_dict()
-            if self.epoch and self._is_best(row):
+            # What a pretrained network knew may serve the validation classes best; random weights cannot.
+            if (self.epoch or self.task.pretrained) and self._is_best(row):
                 self.best = row
                 weights = self.accelerator.unwrap_model(self.network).state_dict()
                 self.best_weights = {name: value.detach().clone() for name, value in weights.items()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nearkin.data import SampleSet
-from nearkin.evaluation import RetrievalScores
+from nearkin.evaluation import Interval, RetrievalScores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,6 +193,44 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class Start:
+    """What a training started from, on the same test classes: without it nobody knows whether it helped.
+
+    Attributes:
+        name: ``frozen features`` of a pretrained network, or ``untrained network``.
+        test: Its scores.
+        gain: What training added to the first Recall@k (its mean over networks), with its interval over
+            classes; ``None`` where fewer than two classes have queries.
+    """
+
+    name: str
+    test: RetrievalScores
+    gain: Interval | None = None
+
+    @property
+    def verdict(self) -> str:
+        """``helped``, ``hurt``, or ``made no difference that these classes can show``."""
+        if self.gain is None or self.gain.low <= 0 <= self.gain.high:
+            return "made no difference that these classes can show"
+        return "helped" if self.gain.value > 0 else "hurt"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        gain = None if self.gain is None else self.gain.to_dict()
+        return {"name": self.name, "test": self.test.to_dict(), "gain": gain}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Start:
+        """The inverse of :meth:`to_dict`."""
+        gain = values.get("gain")
+        return cls(
+            values["name"],
+            _required_scores(values["test"]),
+            None if gain is None else Interval(**gain),
+        )
+
+
+@dataclass(frozen=True)
 class Result:
     """Everything a run found out; what ``result.json`` holds.
 
@@ -206,6 +244,7 @@ class Result:
         chosen: Settings that the recipe left open, each with the reason for the value it got.
         disclosure: Everything the score depends on, in the words of a methods section.
         network: Number of parameters and preprocessing.
+        start: What the training started from, on the same test classes; ``None`` in old results.
         baseline: What was scored, if no training made it.
         opened: The test samples as the network sees them, where they are still in memory.
     """
@@ -219,6 +258,7 @@ class Result:
     chosen: dict[str, str] = field(default_factory=dict)
     disclosure: dict[str, Any] = field(default_factory=dict, repr=False)
     network: dict[str, Any] = field(default_factory=dict, repr=False)
+    start: Start | None = None
     baseline: Baseline | None = None
     opened: TestEmbeddings | None = field(default=None, repr=False, compare=False)
 
@@ -270,6 +310,7 @@ class Result:
             "validation": None if self.validation is None else self.validation.to_dict(),
             "selection": {"rule": self.rule, "epoch": self.epoch},
             "test_deviation": self.test_deviation,
+            "start": None if self.start is None else self.start.to_dict(),
             "concatenated": None if self.concatenated is None else self.concatenated.to_dict(),
             "warnings": list(self.warnings),
             "recipe": self.recipe,
@@ -304,6 +345,7 @@ class Result:
             chosen=dict(values.get("chosen", {})),
             disclosure=dict(values.get("disclosure", {})),
             network=dict(values.get("network", {})),
+            start=None if values.get("start") is None else Start.from_dict(values["start"]),
             baseline=None if baseline is None else Baseline.from_dict(baseline),
         )
 
@@ -334,6 +376,9 @@ class Result:
                 f" (± {100 * self.test_deviation[f'recall_at_{k}']:.2f} over {len(self.networks)} networks)"
             )
         lines[0] += f", MAP@R {100 * self.test.map_at_r:.2f} %"
+        if self.start is not None:
+            before = f"{100 * self.start.test.recall_at[k]:.2f} %"
+            lines.append(f"{self.start.name}: {before}; training {self.start.verdict}")
         lines.append(f"selected: {self.rule}" + (f", epoch {self.epoch}" if self.epoch else ""))
         lines += [f"warning: {text}" for text in self.warnings]
         return "\n".join(lines)

@@ -169,6 +169,23 @@ class Run:
         with lock:
             yield
 
+    def chosen_before(self) -> dict[str, tuple[Any, str]]:
+        """What was chosen when the run in this directory began, with the reasons, where nobody says it now.
+
+        A run that goes on keeps these values, also on another machine or beside other files of weights.
+        """
+        if not (self._recipe_file.exists() and self._is_started()):
+            return {}
+        before = _read_description(self.path)
+        said = tomllib.loads(self.description.text)
+        found: dict[str, tuple[Any, str]] = {}
+        for key, reason in before.chosen.items():
+            table, _, name = key.partition(".")
+            value = _table(before.terms, table).get(name)
+            if name not in _table(said, table) and value not in (None, {}):
+                found[key] = value, reason
+        return found
+
     def _is_started(self) -> bool:
         """Whether there is anything to continue from, in a fold of it or its own."""
         of_folds = self.path.glob("fold-*/metrics.jsonl")

@@ -73,6 +73,7 @@ class Task:
         protocol: Which classes train, which select, and what becomes of the networks.
         settings: How long, in which precision, scored by what.
         seed: Of everything random.
+        pretrained: Whether the network knows something before it is trained.
         trackers: Make observers that send the metrics elsewhere.
         description: The same in words: what a run directory and a result say about it.
         disclosure: Everything a score depends on, in the words of a methods section.
@@ -88,6 +89,7 @@ class Task:
     protocol: SelectionProtocol
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     seed: int = 0
+    pretrained: bool = False
     trackers: tuple[Callable[[Run], Observer], ...] = ()
     description: Description = field(default_factory=Description)
     disclosure: dict[str, Any] = field(default_factory=dict)

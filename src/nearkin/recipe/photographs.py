@@ -1,0 +1,189 @@
+"""Settings that fit the images at hand, where a recipe leaves them open; each with its reason."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nearkin import losses
+from nearkin.data import DataSet, ImageArray
+from nearkin.data.looking import Look, look_at
+from nearkin.networks.anatomy import Anatomy, anatomy_of
+from nearkin.networks.pretrained import DEFAULT_NETWORK, default_network, find_weights, network_of
+from nearkin.observer import Observer
+from nearkin.recipe.budget import fit_budget, measured_speed
+from nearkin.recipe.choices import PYTHON
+from nearkin.recipe.errors import RecipeError
+from nearkin.recipe.recipe import Recipe
+from nearkin.training import Protocol
+
+Choices = dict[str, tuple[Any, str]]
+"""Dotted keys, each with a value and the reason for it."""
+
+IMAGENET = "imagenet"
+# Chosen on validation classes of CUB's training half, never on test classes; docs/results/cub200.md says how.
+_EMBEDDING_DIM = 512
+_LEARNING_RATE = 1e-4
+_PROXIES_LEARNING_RATE = 1e-2
+_BATCH_SIZE = 120
+_TRAINED_SHARE = 0.4  # of the multiplications, behind a cached trunk
+_IMAGES_SEEN = 60_000
+_FEWEST_EPOCHS, _MOST_EPOCHS = 6, 40
+
+
+@dataclass(frozen=True)
+class _Open:
+    """Which settings a recipe leaves open."""
+
+    recipe: Recipe
+
+    def __call__(self, key: str) -> bool:
+        table, _, name = key.partition(".")
+        said = self.recipe.said.get(table, {})
+        return name not in ({"name": said} if isinstance(said, str) else said)
+
+
+def choices_for_images(recipe: Recipe, data_set: DataSet, *, has_gpu: bool | None = None) -> Choices:
+    """What is chosen for a recipe because of the images that it is for; nothing for other samples.
+
+    Photographs get a pretrained network and settings to fine-tune it, without a GPU behind a cached trunk.
+    Small images and drawings get a small network that starts afresh.
+
+    Args:
+        recipe: What it says stays.
+        data_set: Its data set.
+        has_gpu: Whether a whole network can be trained; by default whether there is a GPU.
+
+    Raises:
+        RecipeError: It cannot be told which network a file of weights belongs to.
+    """
+    if recipe.terms != "equal" or recipe.network.is_own_module or recipe.network.name.startswith(PYTHON):
+        return {}
+    look = look_at(data_set.train)
+    if look is None:
+        return {}
+    is_open = _Open(recipe)
+    named, weights = not is_open("network.name"), recipe.network.weights
+    if weights is None and (named or look.kind != "photographs"):
+        return {} if named or _fits_default(data_set, look) else _only_open(_from_scratch(look), is_open)
+    found: Choices = {}
+    name = recipe.network.name
+    if not named:
+        found["network.name"] = name, _ = _network(look, weights)
+    if weights is None:
+        at_hand = find_weights(name)
+        what = "to be downloaded" if at_hand is None else f"in {at_hand.name}"
+        found["network.weights"] = IMAGENET, f"{look.kind} start from pretrained weights, {what}"
+    has_gpu = torch.cuda.is_available() if has_gpu is None else has_gpu
+    anatomy = anatomy_of(name, recipe.network.keywords)
+    found |= _fine_tuning(recipe, look, anatomy, behind_trunk=not has_gpu)
+    return _only_open(found, is_open)
+
+
+def choices_for_minutes(
+    said: Recipe, recipe: Recipe, data_set: DataSet, protocol: Protocol, observer: Observer
+) -> Choices:
+    """How many epochs, and how much of the network, fit into the minutes that a recipe gives.
+
+    Args:
+        said: The recipe as it was given.
+        recipe: The same with what fits its images.
+        data_set: Its data set.
+        protocol: Splits it.
+        observer: Hears what is measured.
+    """
+    minutes = recipe.training.minutes
+    if minutes is None or not _Open(said)("training.epochs"):
+        return {}
+    network = recipe.network
+    if network.is_own_module or network.name.startswith(PYTHON) or look_at(data_set.train) is None:
+        raise RecipeError(
+            "training.minutes is for images and networks of ours or timm's, whose speed can be measured: say "
+            "training.epochs instead"
+        )
+    train, validation = protocol.split(data_set.without_test(), recipe.seed)
+    pretrained = network.weights is not None
+    free = pretrained and _Open(said)("network.cached_trunk")
+    found = fit_budget(
+        minutes,
+        anatomy_of(network.name, network.keywords),
+        lambda stage: measured_speed(recipe, stage, observer),
+        train=len(train),
+        validation=0 if validation is None else len(validation),
+        test=0 if data_set.test is None else len(data_set.test),
+        trunk=True if free else network.cached_trunk,
+    )
+    why = f"fits {minutes:g} minutes: about {found.seconds / 60:.1f} by the speed measured on this machine"
+    choices: Choices = {"training.epochs": (found.epochs, why)}
+    if free and found.trunk is not None:
+        choices["network.cached_trunk"] = found.trunk, why
+    return choices
+
+
+def _only_open(choices: Choices, is_open: _Open) -> Choices:
+    return {key: choice for key, choice in choices.items() if is_open(key)}
+
+
+def _network(look: Look, weights: str | None) -> tuple[str, str]:
+    if weights is None or weights == IMAGENET:
+        return default_network() or DEFAULT_NETWORK, str(look)
+    name = network_of(weights)
+    if name is None:
+        raise RecipeError(
+            f"cannot tell which network the weights in {weights} belong to: say it, "
+            "--set network.name=timm:NAME"
+        )
+    return name, "network.weights are its weights"
+
+
+def _fine_tuning(recipe: Recipe, look: Look, anatomy: Anatomy, *, behind_trunk: bool) -> Choices:
+    """How a pretrained network is trained on."""
+    why = "for fine-tuning a pretrained network"
+    size = recipe.network.embedding_dim or min(_EMBEDDING_DIM, anatomy.num_features)
+    epochs = min(max(math.ceil(_IMAGES_SEEN / look.samples), _FEWEST_EPOCHS), _MOST_EPOCHS)
+    found: Choices = {
+        "network.embedding_dim": (size, why),
+        "optimizer.lr": (_LEARNING_RATE, why),
+        "sampler.batch_size": (_BATCH_SIZE, why),
+        "training.epochs": (epochs, f"{look.samples:,} images are seen about {_IMAGES_SEEN:,} times in all"),
+    }
+    if size <= anatomy.num_features:
+        found["network.pca_head"] = True, "the head starts as what the features vary by most"
+    if anatomy.gives_map:
+        found["network.pooling"] = "avg+max", why
+    if anatomy.has_batch_norm:
+        found["network.freeze_batch_norm"] = True, why
+    if recipe.loss.name in losses.names() and not losses.compares_samples(recipe.loss.name):
+        found["loss.lr"] = _PROXIES_LEARNING_RATE, "proxies start afresh and learn faster than the network"
+    if behind_trunk:
+        stage = anatomy.trunk(_TRAINED_SHARE)
+        found["network.cached_trunk"] = stage, "there is no GPU: what comes before is computed once"
+    return found
+
+
+def _fits_default(data_set: DataSet, look: Look) -> bool:
+    """Whether the default network takes these images as they are, as it does those of glyphs."""
+    sizes = (look.height, look.width) == (32, 32)
+    return isinstance(data_set.train.samples, ImageArray) and sizes and not look.colour
+
+
+def _from_scratch(look: Look) -> Choices:
+    """A small network for small images and drawings."""
+    size = 32 if look.short_side <= 40 else 48 if look.short_side <= 64 else 64
+    why = f"{look}: a small network that starts afresh"
+    crop: dict[str, Any] = {"name": "resized_crop", "scale": [0.6, 1.0]}
+    if look.kind == "drawings":
+        crop["flip"] = 0.0
+    return {
+        "network.name": ("convnet", why),
+        "network.size": (size, why),
+        "network.channels": (3 if look.colour else 1, why),
+        "data.transform": (
+            crop,
+            "crops keep most of an image"
+            + (", and drawings are not mirrored" if look.kind == "drawings" else ""),
+        ),
+    }

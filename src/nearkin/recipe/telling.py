@@ -1,0 +1,65 @@
+"""What was chosen for a training, in five lines, before it begins."""
+
+from __future__ import annotations
+
+from nearkin.data.looking import look_at
+from nearkin.recipe.recipe import Recipe
+from nearkin.training import Task
+
+
+def told(recipe: Recipe, task: Task) -> list[str]:
+    """Five lines: data, network, what of it is trained, loss and learning rates, length and selection.
+
+    Args:
+        recipe: With every choice made.
+        task: What was built from it.
+    """
+    return [
+        f"data      {_data(task)}",
+        f"network   {_network(recipe, task)}",
+        f"trained   {_trained(recipe)}",
+        f"loss      {_loss(recipe, task)}",
+        f"length    {_length(recipe, task)}",
+    ]
+
+
+def _data(task: Task) -> str:
+    look, test = look_at(task.data.train), task.data.test
+    sealed = (
+        "" if test is None else f"; {len(test):,} in {test.num_classes:,} other classes sealed for the test"
+    )
+    return f"{look or f'{len(task.data.train):,} samples'}{sealed}"
+
+
+def _network(recipe: Recipe, task: Task) -> str:
+    network, built = recipe.network, task.embedder.network
+    start = "random weights" if network.weights is None else f"weights {network.weights}"
+    size = "" if built.preprocessing is None else f", {built.preprocessing.size} pixels"
+    norm = ", batch norm frozen" if network.freeze_batch_norm else ""
+    return (
+        f"{network.name}, {start}{size}, pooling {network.pooling}{norm}, embeddings of {built.embedding_dim}"
+    )
+
+
+def _trained(recipe: Recipe) -> str:
+    head = "; the head starts as principal components" if recipe.network.pca_head else ""
+    if recipe.network.cached_trunk is None:
+        return f"all of it{head}"
+    return f"what comes after {recipe.network.cached_trunk}; the rest is computed once and kept on disk{head}"
+
+
+def _loss(recipe: Recipe, task: Task) -> str:
+    rates, sampler = task.rates, recipe.sampler
+    own = f", {rates.loss:g} for the loss's own" if rates.loss != rates.network else ""
+    return (
+        f"{recipe.loss.name}; {sampler.name} batches of {sampler.batch_size}; learning rate "
+        f"{rates.network:g}{own}, {recipe.schedule.name}"
+    )
+
+
+def _length(recipe: Recipe, task: Task) -> str:
+    _, validation = task.protocol.split(task.data.without_test(), task.seed)
+    epochs = f"{task.settings.epochs} epochs"
+    if validation is None:
+        return f"{epochs}; the last one counts"
+    return f"{epochs}; {validation.num_classes} classes that are not trained on choose the best one"
