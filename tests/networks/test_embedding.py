@@ -48,11 +48,24 @@ def test_pca_head_projects_onto_the_principal_components(digits, layer_norm):
 
 
 def test_pca_head_refuses_what_has_too_few_components():
-    network = networks.build("convnet", embedding_dim=20)
-    with pytest.raises(ValueError, match="embedding_dim=20: 20 samples of 128 features have no more than 19"):
-        networks.initialise_head_with_pca(network, torch.rand(20, 128))
+    network = networks.build("convnet", embedding_dim=130)
+    with pytest.raises(ValueError, match="embedding_dim=130: 128 features have no more than 128"):
+        networks.initialise_head_with_pca(network, torch.rand(200, 128))
     with pytest.raises(ValueError, match=r"shape \(30, 64\) and the head takes \(N, 128\)"):
         networks.initialise_head_with_pca(network, torch.rand(30, 64))
+
+
+def test_pca_head_of_few_samples_keeps_all_their_distances():
+    network = networks.build("convnet", embedding_dim=20)
+    features = torch.rand(12, 128)
+    kept = networks.initialise_head_with_pca(network, features)
+    assert kept == pytest.approx(1.0)
+    weight = network.head.weight.detach()
+    torch.testing.assert_close(weight @ weight.T, torch.eye(20), atol=1e-5, rtol=0)
+    embedded = network.head(features).detach()
+    torch.testing.assert_close(
+        torch.cdist(embedded, embedded), torch.cdist(features, features), atol=1e-4, rtol=0
+    )
 
 
 def test_layer_norm_normalises_features_before_the_head(digits):

@@ -94,6 +94,6 @@ def test_a_failed_download_says_what_to_do():
 
     fresh = networks.base.registry.build("convnet")
     with pytest.raises(
-        ConnectionError, match="weights of convnet .no route to host.* give their path: weights="
+        ConnectionError, match="weights of convnet .no route to host.* give their path: --weights FILE"
     ):
         load_imagenet(Backbone(fresh.module, 128, fresh.preprocessing, download_imagenet=offline), "convnet")

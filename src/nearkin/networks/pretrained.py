@@ -160,7 +160,7 @@ def how_to_get_weights(network: str = DEFAULT_NETWORK) -> str:
         place = "where its authors publish it"
     folder = weights_folders()[0]
     return (
-        f"on a machine with a network, fetch the ImageNet weights of {name} from {place}, and pass them with "
-        f"--weights FILE, or save them as {folder / f'{name}.safetensors'} (the folders in {FOLDER_VARIABLE} "
-        "are looked into first)"
+        f"on a machine with a network, fetch the ImageNet weights of {name} from {place}, and give their "
+        f"path: --weights FILE; or save them as {folder / f'{name}.safetensors'} (the folders in "
+        f"{FOLDER_VARIABLE} are looked into first)"
     )

@@ -68,7 +68,8 @@ def choices_for_images(recipe: Recipe, data_set: DataSet, *, has_gpu: bool | Non
     is_open = _Open(recipe)
     named, weights = not is_open("network.name"), recipe.network.weights
     if weights is None and (named or look.kind != "photographs"):
-        return {} if named or _fits_default(data_set, look) else _only_open(_from_scratch(look), is_open)
+        fits = named or _fits_as_it_is(recipe, data_set, look)
+        return {} if fits else _only_open(_from_scratch(look), is_open)
     found: Choices = {}
     name = recipe.network.name
     if not named:
@@ -164,10 +165,11 @@ def _fine_tuning(recipe: Recipe, look: Look, anatomy: Anatomy, *, behind_trunk: 
     return found
 
 
-def _fits_default(data_set: DataSet, look: Look) -> bool:
+def _fits_as_it_is(recipe: Recipe, data_set: DataSet, look: Look) -> bool:
     """Whether the default network takes these images as they are, as it does those of glyphs."""
-    sizes = (look.height, look.width) == (32, 32)
-    return isinstance(data_set.train.samples, ImageArray) and sizes and not look.colour
+    size = recipe.network.keywords.get("size", 32)
+    same_size = isinstance(data_set.train.samples, ImageArray) and (look.height, look.width) == (size, size)
+    return same_size and (not look.colour or recipe.network.keywords.get("channels") == 3)
 
 
 def _from_scratch(look: Look) -> Choices:

@@ -82,7 +82,8 @@ class SearchPlan:
         epochs = self.recipe.training.epochs
         without = self.recipe.changed({"protocol": None})
         return without.changed(
-            values | {"protocol.name": "standard", "training.stop_after": epoch if epoch < epochs else None}
+            values
+            | {"protocol.name": "standard", "training.stop_after": max(epoch, 1) if epoch < epochs else None}
         )
 
     def to_dict(self) -> dict[str, Any]:
