@@ -1,9 +1,9 @@
 """Activations of a frozen trunk, computed once and kept on disk, so that training runs only what comes after.
 
-A cache is a folder with two files: ``activations.npy``, float16 ``(N, V, …)`` with one view per sample or two
-(as it is, and mirrored), and ``chunks.json``, the checksums of the chunks that have been written. A chunk
-that is not listed, or does not match its checksum, is computed (again). So a cache that was interrupted goes
-on where it stopped, and a damaged one is mended, by the same few lines.
+A cache is a folder with two files: ``activations.npy``, float16 ``(N, V, …)`` with one or several views of
+each sample (as in evaluation, mirrored, and random crops), and ``chunks.json``, the checksums of the chunks that
+have been written. A chunk that is not listed, or does not match its checksum, is computed (again). So a cache
+that was interrupted goes on where it stopped, and a damaged one is mended, by the same few lines.
 """
 
 from __future__ import annotations
@@ -76,16 +76,19 @@ class Activations:
         return self._samples
 
     @property
-    def has_flips(self) -> bool:
-        """Whether the activations of the mirrored images are here as well."""
-        return bool(self._array.shape[1] == 2)
+    def views(self) -> int:
+        """V: how many views of each sample are here; the first is the one of evaluation."""
+        return int(self._array.shape[1])
 
-    def batch(self, indices: Sequence[int], flipped: Sequence[bool] | None = None) -> Tensor:
-        """Activations at ``indices``, of the samples or of their mirror images, ``float16`` ``(B, …)``."""
-        views = (
-            np.zeros(len(indices), dtype=np.int64) if flipped is None else np.asarray(flipped, dtype=np.int64)
-        )
-        return torch.from_numpy(self._array[self._rows[list(indices)], views])
+    @property
+    def has_flips(self) -> bool:
+        """Whether the activations of the mirrored images are here as well, and nothing else."""
+        return self.views == 2
+
+    def batch(self, indices: Sequence[int], views: Sequence[int] | None = None) -> Tensor:
+        """Activations at ``indices``, of the given views or those of evaluation; ``float16`` ``(B, …)``."""
+        chosen = np.zeros(len(indices), dtype=np.int64) if views is None else np.asarray(views, np.int64)
+        return torch.from_numpy(self._array[self._rows[list(indices)], chosen])
 
     def select(self, indices: Sequence[int]) -> Activations:
         """The activations at ``indices``, in that order."""
@@ -113,29 +116,32 @@ def _open(folder: Path) -> NDArray[np.float16]:
 
 
 class ActivationTransform:
-    """Cached activations to network input: float32, mirrored at random where the cache has both.
+    """Cached activations to network input: float32, of a view that is drawn at random in training.
 
     Args:
-        flip: Probability of the mirror image; 0 for evaluation.
+        flip: Probability of the mirror image, where the cache has both; 0 for evaluation.
+        crops: How many random crops the cache has beside these; with any, all views are equally likely.
     """
 
-    def __init__(self, flip: float = 0.0) -> None:
-        self.flip = flip
+    def __init__(self, flip: float = 0.0, crops: int = 0) -> None:
+        self.flip, self.crops = flip, crops
 
     def __repr__(self) -> str:
-        return f"ActivationTransform(flip={self.flip})"
+        crops = f", crops={self.crops}" if self.crops else ""
+        return f"ActivationTransform(flip={self.flip}{crops})"
 
     def __call__(self, samples: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """The activations at ``indices``, each with its own seed, as float32 ``(B, …)``."""
         if not isinstance(samples, Activations):
             raise TypeError(f"ActivationTransform takes cached activations, not {type(samples).__name__}")
+        # A seed of the loader is uniform over 63 bits, so that its upper bits are a fair draw.
+        if self.crops:
+            return samples.batch(indices, [seed * samples.views >> 63 for seed in seeds]).float()
         if self.flip and not samples.has_flips:
             raise ValueError(
                 f"flip={self.flip} but the cache has no mirrored images: build it with flips=True"
             )
-        # A seed of the loader is uniform over 63 bits, so that its upper half is a fair draw.
-        flipped = [seed < self.flip * 2**63 for seed in seeds]
-        return samples.batch(indices, flipped).float()
+        return samples.batch(indices, [seed < self.flip * 2**63 for seed in seeds]).float()
 
 
 def cache_activations(
@@ -145,7 +151,9 @@ def cache_activations(
     folder: str | os.PathLike[str],
     *,
     flips: bool = True,
+    crops: int = 0,
     transform: Transform | None = None,
+    training_transform: Transform | None = None,
     workers: int = 0,
     progress: Progress | None = None,
 ) -> tuple[SampleSet, Network]:
@@ -162,8 +170,10 @@ def cache_activations(
         sample_set: Whatever the network takes.
         folder: Where caches live.
         flips: Whether to keep the mirror images, too, for training.
+        crops: How many random views of each sample to keep beside, for training.
         transform: By default resize and centre crop, or nothing where the network takes images as they are;
             nothing random makes sense here.
+        training_transform: Makes the random views.
         workers: Processes that decode.
         progress: Called with the samples done and the number of all; samples already in the cache count.
 
@@ -177,19 +187,30 @@ def cache_activations(
         if network.preprocessing is None:
             raise ValueError("cache_activations needs transform=: this network does not say what it expects")
         transform = fitting_transform(network.preprocessing)
+    if crops and training_transform is None:
+        raise ValueError(f"crops={crops} needs training_transform=, which makes them")
     flips = flips and network.preprocessing is not None  # only images can be mirrored
-    own_folder = Path(folder) / _key(trunk, stage, transform, flips, sample_set.samples)
+    views = f"{flips}" if not crops else f"{flips} {crops} {training_transform!r}"
+    own_folder = Path(folder) / _key(trunk, stage, transform, views, sample_set.samples)
     own_folder.mkdir(parents=True, exist_ok=True)
     with FileLock(own_folder / "lock"):  # of two runs that start at once, one computes and the other waits
         example = _output_shape(trunk, sample_set, transform, device_of(network))
-        cache = _Cache(own_folder, shape=(len(sample_set), 1 + flips, *example))
+        cache = _Cache(own_folder, shape=(len(sample_set), 1 + flips + crops, *example))
         missing = cache.missing_chunks()
         done = len(sample_set) - sum(len(chunk) for chunk in missing)
-        batches = loader(sample_set, transform, batch_sampler=missing, workers=workers)
-        for chunk, batch in zip(missing, batches, strict=True):
-            inputs = move(batch.inputs, device_of(network))
-            views = [trunk(inputs), trunk(inputs.flip(-1))] if flips else [trunk(inputs)]
-            cache.write(chunk, torch.stack(views, dim=1))
+        sources = [loader(sample_set, transform, batch_sampler=missing, workers=workers)]
+        for number in range(crops):  # the seed tells one random view of a sample from another
+            assert training_transform is not None
+            sources.append(
+                loader(
+                    sample_set, training_transform, batch_sampler=missing, workers=workers, seed=1 + number
+                )
+            )
+        for chunk, *batches in zip(missing, *sources, strict=True):
+            inputs = [move(batch.inputs, device_of(network)) for batch in batches]
+            if flips:
+                inputs.insert(1, inputs[0].flip(-1))
+            cache.write(chunk, torch.stack([trunk(one) for one in inputs], dim=1))
             done += len(chunk)
             if progress is not None:
                 progress(done, len(sample_set))
@@ -197,8 +218,8 @@ def cache_activations(
     return SampleSet(activations, sample_set.labels, sample_set.class_names), rest
 
 
-def _key(trunk: nn.Module, stage: str, transform: Transform, flips: bool, samples: Samples) -> str:
-    digest = hashlib.sha256(f"{_FORMAT} {stage} {transform!r} {flips} {fingerprint(samples)}".encode())
+def _key(trunk: nn.Module, stage: str, transform: Transform, views: str, samples: Samples) -> str:
+    digest = hashlib.sha256(f"{_FORMAT} {stage} {transform!r} {views} {fingerprint(samples)}".encode())
     add_weights(digest, trunk)
     return digest.hexdigest()[:32]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ class Anatomy:
         size: Side of its input.
         shares: For each stage at which it can be cut, in order, the share of all multiplications that come
             after it.
+        numbers: For each stage, how many numbers its output has for one image.
     """
 
     num_features: int
@@ -35,6 +36,7 @@ class Anatomy:
     has_batch_norm: bool
     size: int
     shares: dict[str, float]
+    numbers: dict[str, int] = field(default_factory=dict)
 
     def trunk(self, share: float) -> str:
         """The first stage after which at most this share of the work is left to train.
@@ -64,12 +66,14 @@ def _anatomy_of(name: str, keywords: tuple[tuple[str, Any], ...]) -> Anatomy:
     example = torch.zeros(1, channels, size, size)
     with torch.no_grad():
         output: Tensor = network.backbone(example)
+    shares, numbers = _stages(network, example)
     return Anatomy(
         num_features=backbone.num_features,
         gives_map=output.ndim == 4,
         has_batch_norm=any(isinstance(module, _BatchNorm) for module in network.modules()),
         size=size,
-        shares=_shares(network, example),
+        shares=shares,
+        numbers=numbers,
     )
 
 
@@ -80,9 +84,11 @@ def make_backbone(name: str, **keywords: Any) -> Backbone:
     return registry.build(name, **keywords)
 
 
-def _shares(network: EmbeddingNetwork, example: Tensor) -> dict[str, float]:
+def _stages(network: EmbeddingNetwork, example: Tensor) -> tuple[dict[str, float], dict[str, int]]:
+    """The share of the work after each stage, and the size of its output."""
     whole = _multiplications(network, example)
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
+    numbers: dict[str, int] = {PooledTrunk.stage: network.num_features}
     for stage in network.stages:
         if stage == PooledTrunk.stage:
             continue
@@ -91,8 +97,10 @@ def _shares(network: EmbeddingNetwork, example: Tensor) -> dict[str, float]:
         except ValueError:  # what comes after it needs more than its output
             continue
         with torch.no_grad():
-            found[stage] = _multiplications(rest, trunk(example)) / whole
-    return found
+            activations: Tensor = trunk(example)
+        shares[stage] = _multiplications(rest, activations) / whole
+        numbers[stage] = activations.numel()
+    return shares, numbers
 
 
 @torch.no_grad()

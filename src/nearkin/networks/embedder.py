@@ -32,6 +32,7 @@ class Embedder:
         trunk: A stage of the network. Up to there nothing is trained, and what it makes of every sample is
             computed once and kept on disk; only what comes after it runs in training.
         trunk_cache: The folder for that; by default in the user's cache.
+        trunk_crops: Random views of every training sample that are kept beside the one of evaluation.
         batch_size: Samples at a time in evaluation.
         workers: Processes that read samples; the batches are the same with any number.
         transform_spec: How to make ``evaluation_transform`` again, in plain values; ``None`` where it was
@@ -43,6 +44,7 @@ class Embedder:
     evaluation_transform: Transform
     trunk: str | None = None
     trunk_cache: Path | None = None
+    trunk_crops: int = 0
     batch_size: int = 500
     workers: int = 0
     transform_spec: dict[str, Any] | None = None
@@ -62,7 +64,7 @@ class Embedder:
 
         Args:
             samples: Samples, or activations, which come back as they are.
-            flips: Whether to keep the mirror images as well, to train on.
+            flips: Whether to keep the mirror images and random crops as well, to train on.
             progress: Called with the samples done and the number of all.
         """
         if self.trunk is None or isinstance(samples.samples, Activations):
@@ -73,7 +75,9 @@ class Embedder:
             samples,
             self.trunk_cache or Path(user_cache_dir("nearkin")) / "activations",
             flips=flips,
+            crops=self.trunk_crops if flips else 0,
             transform=self.evaluation_transform,
+            training_transform=self.training_transform,
             workers=self.workers,
             progress=progress,
         )
@@ -85,14 +89,15 @@ class Embedder:
         """Batches to train on; ``samples`` are prepared."""
         transform = self.training_transform
         if isinstance(samples.samples, Activations):
-            transform = ActivationTransform(flip=_FLIP if samples.samples.has_flips else 0.0)
+            transform = ActivationTransform(_FLIP if samples.samples.views > 1 else 0.0, self.trunk_crops)
         return loader(samples, transform, batch_sampler=batches, seed=seed, workers=self.workers, views=views)
 
     def training_view(self) -> str:
         """What training makes of samples, in words."""
         if self.trunk is None:
             return repr(self.training_transform)
-        return f"as in evaluation, {ActivationTransform(flip=_FLIP)!r}"
+        crops = f", {self.trunk_crops} of {self.training_transform!r}" if self.trunk_crops else ""
+        return f"as in evaluation, {ActivationTransform(_FLIP, self.trunk_crops)!r}{crops}"
 
     def embed(
         self,

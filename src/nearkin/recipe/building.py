@@ -80,6 +80,7 @@ def build_task(
         network=lr,
         head=whole.network.head_lr_factor * lr,
         loss=whole.loss.lr or whole.loss.lr_factor * lr,
+        decay=whole.network.lr_decay,
     )
     complete = recipe.complete()
     description = Description(write_toml(said, complete=complete, chosen=chosen), complete, chosen)
@@ -332,6 +333,7 @@ def build_embedder(
         evaluation_transform=evaluation,
         trunk=recipe.network.cached_trunk,
         trunk_cache=None if cache is None else Path(cache),
+        trunk_crops=recipe.network.cached_crops,
         batch_size=recipe.evaluation.batch_size,
         workers=recipe.data.workers,
         transform_spec=spec,

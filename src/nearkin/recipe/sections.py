@@ -95,7 +95,11 @@ class NetworkRecipe(Choice):
         cached_trunk: A stage of the network, such as ``blocks.5``. Up to there nothing is trained, and what
             it makes of every image (resized, cropped at the centre, and mirrored) is computed once and kept
             on disk; only what comes after it runs in training.
+        cached_crops: Random views of every training image that are computed and kept as well, made by
+            ``data.transform``; training draws one of all views each time. Each takes as much disk.
         trunk_cache: The folder for that; by default in the user's cache.
+        lr_decay: Factor of the learning rate from one block of the network to the one before it; 1 for the
+            same everywhere.
     """
 
     name: str = "convnet"
@@ -107,6 +111,8 @@ class NetworkRecipe(Choice):
     head_lr_factor: Positive = 1.0
     pca_head: bool = False
     cached_trunk: str | None = None
+    cached_crops: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
+    lr_decay: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
     trunk_cache: str | None = None
 
     registry = networks

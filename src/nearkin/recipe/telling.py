@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nearkin.data.looking import look_at
+from nearkin.networks.anatomy import anatomy_of
 from nearkin.recipe.recipe import Recipe
 from nearkin.training import Task
 
@@ -17,7 +18,7 @@ def told(recipe: Recipe, task: Task) -> list[str]:
     return [
         f"data      {_data(task)}",
         f"network   {_network(recipe, task)}",
-        f"trained   {_trained(recipe)}",
+        f"trained   {_trained(recipe, task)}",
         f"loss      {_loss(recipe, task)}",
         f"length    {_length(recipe, task)}",
     ]
@@ -41,11 +42,24 @@ def _network(recipe: Recipe, task: Task) -> str:
     )
 
 
-def _trained(recipe: Recipe) -> str:
+def _trained(recipe: Recipe, task: Task) -> str:
     head = "; the head starts as principal components" if recipe.network.pca_head else ""
     if recipe.network.cached_trunk is None:
         return f"all of it{head}"
-    return f"what comes after {recipe.network.cached_trunk}; the rest is computed once and kept on disk{head}"
+    size = f" ({cache_bytes(recipe, task) / 1e9:.1f} GB)"
+    return f"what comes after {recipe.network.cached_trunk}; the rest is computed once and kept on disk{size}{head}"
+
+
+def cache_bytes(recipe: Recipe, task: Task) -> int:
+    """What the cached trunk's outputs take on disk: two bytes a number, for every view of every image."""
+    network = recipe.network
+    assert network.cached_trunk is not None
+    if network.is_own_module:
+        return 0
+    numbers = anatomy_of(network.name, network.keywords).numbers.get(network.cached_trunk, 0)
+    test = 0 if task.data.test is None else len(task.data.test)
+    views = len(task.data.all_classes) * (2 + network.cached_crops) + test
+    return 2 * numbers * views
 
 
 def _loss(recipe: Recipe, task: Task) -> str:

@@ -18,6 +18,7 @@ from nearkin.evaluation import RetrievalScores, retrieval_scores
 from nearkin.losses import CrossBatchMemory
 from nearkin.model import describe
 from nearkin.networks import initialise_head_with_pca
+from nearkin.networks.blocks import by_block
 from nearkin.networks.embedder import Embedder
 from nearkin.observer import Observer
 from nearkin.training.averaging import WeightAverage
@@ -143,7 +144,11 @@ class _Training:
         trained_part = embedder.trained_part()
         refuse_trained_batch_norm(trained_part, self.settings.chunk)
         groups = [
-            *trained_part.param_groups(task.rates.network, task.rates.head),
+            *by_block(
+                trained_part.param_groups(task.rates.network, task.rates.head),
+                trained_part.backbone,
+                task.rates.decay,
+            ),
             *loss.param_groups(task.rates.loss),
         ]
         if not groups:

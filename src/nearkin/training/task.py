@@ -48,11 +48,19 @@ OptimizerMaker = Callable[[list[dict[str, Any]]], Optimizer]
 
 @dataclass(frozen=True)
 class LearningRates:
-    """Peak learning rates of the parts of a training."""
+    """Peak learning rates of the parts of a training.
+
+    Attributes:
+        network: Of the last block below the head.
+        head: Of the head and the pooling.
+        loss: Of proxies and whatever else the loss learns.
+        decay: Factor from one block of the network to the one before it.
+    """
 
     network: float
     head: float
     loss: float
+    decay: float = 1.0
 
 
 @dataclass(frozen=True)
