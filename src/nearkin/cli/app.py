@@ -130,7 +130,7 @@ def train(
     more = {"network.weights": weights, "data.skip_bad": skip_bad or None, "training.minutes": minutes}
     chosen = recipe_from(recipe, settings, imports, more)
     if show_recipe:
-        typer.echo(chosen.to_toml(), nl=False)
+        typer.echo(fitted_toml(chosen), nl=False)
         return
     display = observer_for(True)
     try:
@@ -146,6 +146,17 @@ def train(
     from nearkin.cli.display import print_run
 
     print_run(run, pictures)
+
+
+def fitted_toml(recipe: Recipe) -> str:
+    """A recipe with all that would be chosen for its data; where that is not there, as far as it is known."""
+    from nearkin.recipe.building import fitted_toml as fitted
+
+    try:
+        return fitted(recipe)
+    except (ValueError, OSError) as error:
+        say("warning:", f"what depends on the data is not shown: {_one_line(error)}", style="yellow")
+        return recipe.to_toml()
 
 
 def stopped(display: Any = None) -> typer.Exit:

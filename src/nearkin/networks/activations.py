@@ -1,9 +1,9 @@
 """Activations of a frozen trunk, computed once and kept on disk, so that training runs only what comes after.
 
 A cache is a folder with two files: ``activations.npy``, float16 ``(N, V, …)`` with one or several views of
-each sample (as in evaluation, mirrored, and random crops), and ``chunks.json``, the checksums of the chunks that
-have been written. A chunk that is not listed, or does not match its checksum, is computed (again). So a cache
-that was interrupted goes on where it stopped, and a damaged one is mended, by the same few lines.
+each sample (as in evaluation, mirrored, and random crops), and ``chunks.json``, the checksums of the chunks
+that have been written. A chunk that is not listed, or does not match its checksum, is computed (again). So a
+cache that was interrupted goes on where it stopped, and a damaged one is mended, by the same few lines.
 """
 
 from __future__ import annotations

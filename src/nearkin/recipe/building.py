@@ -108,6 +108,17 @@ def build_task(
     return replace(task, disclosure=disclosure(whole, task, loss_learns=learns))
 
 
+def fitted_toml(recipe: Recipe) -> str:
+    """A recipe as TOML with everything that is chosen to fit its data in comments, with the reasons.
+
+    Raises:
+        ValueError: The data set cannot be opened.
+    """
+    protocol = _built(recipe, "protocol", ProtocolRecipe, Protocol)
+    fitted, chosen = fitted_to(recipe, open_data(recipe), protocol)
+    return write_toml(recipe, complete=fitted.complete(), chosen=chosen)
+
+
 def training_settings(recipe: Recipe) -> TrainingSettings:
     """The plain numbers of a recipe's training."""
     training = recipe.training

@@ -80,7 +80,11 @@ def choices_for_images(recipe: Recipe, data_set: DataSet, *, has_gpu: bool | Non
         found["network.weights"] = IMAGENET, f"{look.kind} start from pretrained weights, {what}"
     has_gpu = torch.cuda.is_available() if has_gpu is None else has_gpu
     anatomy = anatomy_of(name, recipe.network.keywords)
-    found |= _fine_tuning(recipe, look, anatomy, behind_trunk=not has_gpu)
+    # Whoever says how images are cropped wants them cropped anew each time, which no cache can do.
+    behind_trunk = not has_gpu and is_open("data.transform") and "data.transform" not in recipe.objects
+    found |= _fine_tuning(recipe, look, anatomy, behind_trunk=behind_trunk)
+    if not is_open("loss.lr_factor"):
+        found.pop("loss.lr", None)
     return _only_open(found, is_open)
 
 

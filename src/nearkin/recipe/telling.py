@@ -46,8 +46,8 @@ def _trained(recipe: Recipe, task: Task) -> str:
     head = "; the head starts as principal components" if recipe.network.pca_head else ""
     if recipe.network.cached_trunk is None:
         return f"all of it{head}"
-    size = f" ({cache_bytes(recipe, task) / 1e9:.1f} GB)"
-    return f"what comes after {recipe.network.cached_trunk}; the rest is computed once and kept on disk{size}{head}"
+    size = f"{cache_bytes(recipe, task) / 1e9:.1f} GB"
+    return f"what comes after {recipe.network.cached_trunk}; the rest is computed once, {size} on disk{head}"
 
 
 def cache_bytes(recipe: Recipe, task: Task) -> int:

@@ -217,8 +217,12 @@ class Run:
         for key in before.chosen:  # what nobody says was chosen to fit the data, and is again
             table, _, name = key.partition(".")
             if name not in _table(said, table):
-                _table(there, table).pop(name, None)
-                _table(here, table).pop(name, None)
+                # Where a name was chosen, its keywords are those of another entry than the default's.
+                forgotten = [name] if name != "name" else {*_table(there, table), *_table(here, table)}
+                for one in forgotten:
+                    if one not in _table(said, table):
+                        _table(there, table).pop(one, None)
+                        _table(here, table).pop(one, None)
         if there != here:
             change = first_difference(there, here)
             raise RunError(

@@ -1,0 +1,201 @@
+"""What is chosen for images, and why, where a recipe leaves it open."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import nearkin
+from nearkin import data, networks
+from nearkin.data import ImageArray, SampleSet
+from nearkin.data.looking import look_at
+from nearkin.networks.anatomy import Anatomy, anatomy_of, make_backbone
+from nearkin.observer import Observer
+from nearkin.recipe import Recipe
+from nearkin.recipe.budget import Speed, fit_budget
+from nearkin.recipe.errors import RecipeError
+from nearkin.recipe.photographs import choices_for_images
+
+LITE = "timm:tf_efficientnet_lite0"
+
+
+def folder_of(path, *, size, mode="RGB", classes=6, images=4, suffix="png"):
+    numbers = np.random.default_rng(0)
+    for name in range(classes):
+        (path / f"c{name}").mkdir(parents=True)
+        for number in range(images):
+            pixels = numbers.integers(0, 255, (size[1], size[0], 3)).astype(np.uint8)
+            Image.fromarray(pixels).convert(mode).save(path / f"c{name}" / f"{number}.{suffix}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory):
+    """A folder with (random) weights of EfficientNet-Lite0, as somebody has who fetched them."""
+    folder = tmp_path_factory.mktemp("weights")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        save_file(make_backbone(LITE).module.state_dict(), folder / "tf_efficientnet_lite0.safetensors")
+    return folder
+
+
+@pytest.fixture
+def at_hand(weights, monkeypatch, tmp_path):
+    monkeypatch.setenv("NEARKIN_WEIGHTS", str(weights))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def chosen(root, values=None, **keywords):
+    recipe = Recipe.parse({"data": {"root": str(root)}} | (values or {}))
+    return choices_for_images(recipe, data.build("folder", root), **keywords)
+
+
+def values_of(choices):
+    return {key: value for key, (value, _) in choices.items()}
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "kind"),
+    [
+        ((160, 120), "RGB", "photographs"),
+        ((92, 112), "L", "photographs"),
+        ((41, 41), "RGB", "small images"),
+        ((105, 105), "1", "drawings"),
+    ],
+)
+def test_images_are_told_apart(tmp_path, size, mode, kind):
+    suffix = "pgm" if mode == "L" else "png"
+    look = look_at(data.build("folder", folder_of(tmp_path, size=size, mode=mode, suffix=suffix)).train)
+    assert (look.kind, (look.width, look.height), look.colour) == (kind, size, mode == "RGB")
+
+
+def test_vectors_and_texts_are_no_images():
+    assert look_at(data.as_data_set((torch.rand(4, 3), [0, 0, 1, 1])).train) is None
+
+
+def test_photographs_get_a_pretrained_network_behind_a_cached_trunk(tmp_path, at_hand):
+    found = chosen(folder_of(tmp_path / "birds", size=(90, 70)), has_gpu=False)
+    assert values_of(found) == {
+        "network.name": LITE,
+        "network.weights": "imagenet",
+        "network.embedding_dim": 512,
+        "network.pooling": "avg+max",
+        "network.freeze_batch_norm": True,
+        "network.pca_head": True,
+        "network.cached_trunk": "blocks.4",
+        "optimizer.lr": 1e-4,
+        "loss.lr": 1e-2,
+        "sampler.batch_size": 120,
+        "training.epochs": 40,
+    }
+    assert all(reason for _, reason in found.values())
+
+
+def test_with_a_gpu_all_of_it_is_trained(tmp_path, at_hand):
+    found = chosen(folder_of(tmp_path / "birds", size=(90, 70)), has_gpu=True)
+    assert "network.cached_trunk" not in found
+
+
+def test_what_is_said_stays(tmp_path, at_hand):
+    said = {
+        "optimizer": {"lr": 0.5},
+        "loss": {"name": "multi_similarity"},
+        "data": {"root": str(tmp_path / "birds"), "transform": "resized_crop"},
+    }
+    found = chosen(folder_of(tmp_path / "birds", size=(90, 70)), said, has_gpu=False)
+    assert not {"optimizer.lr", "loss.lr", "network.cached_trunk", "data.transform"} & set(found)
+    factor = chosen(tmp_path / "birds", {"loss": {"lr_factor": 3.0}}, has_gpu=False)
+    assert "loss.lr" not in factor
+
+
+def test_a_file_of_weights_tells_its_network(tmp_path, weights):
+    root = folder_of(tmp_path / "birds", size=(90, 70))
+    file = weights / "tf_efficientnet_lite0.safetensors"
+    renamed = tmp_path / "somebody's.safetensors"
+    renamed.write_bytes(file.read_bytes())
+    for path in (file, renamed):
+        assert values_of(chosen(root, {"network": {"weights": str(path)}}))["network.name"] == LITE
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(RecipeError, match=r"cannot tell which network .*other.*network.name=timm:NAME"):
+        chosen(root, {"network": {"weights": str(tmp_path / "other.safetensors")}})
+
+
+def test_without_weights_and_network_the_error_says_what_to_fetch(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("NEARKIN_WEIGHTS", raising=False)
+    with pytest.raises(
+        ConnectionError, match=r"fetch the ImageNet weights of tf_efficientnet_lite0 .*--weights FILE"
+    ):
+        networks.build(LITE, embedding_dim=4, weights="imagenet")
+
+
+def test_weights_whose_name_has_another_hash_are_refused(tmp_path):
+    file = tmp_path / "bn_inception-52deb4733.pth"
+    torch.save({}, file)
+    with pytest.raises(ValueError, match="is damaged or not what its name says"):
+        networks.build("bninception", embedding_dim=4, weights=file)
+
+
+def test_drawings_are_not_mirrored_and_small_images_keep_their_colours(tmp_path):
+    drawings = values_of(chosen(folder_of(tmp_path / "ink", size=(105, 105), mode="1")))
+    assert drawings["network.name"] == "convnet"
+    assert drawings["network.size"] == 64
+    assert drawings["network.channels"] == 1
+    assert drawings["data.transform"]["flip"] == 0.0
+    small = values_of(chosen(folder_of(tmp_path / "small", size=(41, 41))))
+    assert small["network.channels"] == 3
+    assert "flip" not in small["data.transform"]
+
+
+def test_images_that_fit_are_taken_as_they_are():
+    pixels = torch.randint(0, 255, (8, 1, 32, 32), dtype=torch.uint8)
+    found = data.DataSet("own", SampleSet(ImageArray(pixels), [0, 0, 1, 1, 2, 2, 3, 3]))
+    assert choices_for_images(Recipe.parse({}), found) == {}
+
+
+def test_the_share_of_work_after_a_stage_falls():
+    anatomy = anatomy_of("convnet")
+    shares = list(anatomy.shares.values())
+    assert shares == sorted(shares, reverse=True)
+    assert anatomy.trunk(1.0) == next(iter(anatomy.shares))
+    assert anatomy.trunk(-1.0) == "pooling"
+    assert anatomy.numbers["3"] == 128 * 2 * 2
+
+
+@pytest.mark.parametrize("minutes", [0.5, 5, 50])
+def test_a_budget_is_kept(minutes):
+    anatomy = Anatomy(8, True, True, 32, {"a": 0.7, "b": 0.4, "c": 0.1})
+    cost = {None: 1.0, "a": 0.7, "b": 0.4, "c": 0.1, "pooling": 0.01}
+
+    def speed(stage):
+        return Speed(0.01 * (1 - cost[stage]), 0.03 * cost[stage], 0.01 * cost[stage])
+
+    found = fit_budget(minutes, anatomy, speed, train=1000, validation=200, test=1000)
+    assert found.seconds <= 60 * minutes or found.epochs == 1
+    longer = fit_budget(2 * minutes, anatomy, speed, train=1000, validation=200, test=1000)
+    assert (cost[longer.trunk], longer.epochs) >= (cost[found.trunk], 0)
+
+
+def test_a_folder_of_photographs_trains_and_goes_on(tmp_path, at_hand):
+    root = folder_of(tmp_path / "birds", size=(60, 70), classes=10, images=3)
+    told = []
+
+    class Listener(Observer):
+        def tell(self, text):
+            told.append(text)
+
+    settings = {"network": {"size": 32}, "epochs": 2, "output": tmp_path / "run"}
+    run = nearkin.train(str(root), progress=Listener(), **settings)
+    assert [line.split()[0] for line in told] == ["data", "network", "trained", "loss", "length"]
+    assert run.result.start.name == "frozen features"
+    assert run.terms["network"]["cached_trunk"]
+    assert run.result.start.gain.value == pytest.approx(
+        run.result.test.recall_at[1] - run.result.start.test.recall_at[1]
+    )
+    again = nearkin.train(str(root), progress=False, **settings)
+    assert again.result == run.result
+    assert nearkin.load(run.path).embed(str(root)).shape == (30, 512)
