@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from nearkin.data.augmentation import Augmentation
 from nearkin.data.decoding import ImageFiles
 from nearkin.data.pixels import is_image, to_pixels
 from nearkin.data.preprocessing import Preprocessing
@@ -125,6 +126,7 @@ class CropTransform:
         scaled_decoding: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size where the view has fewer pixels
             than that, and all by the fastest way. The pixels differ slightly from those of a full decode.
         interpolation: How boxes are resized.
+        augmentation: What else becomes of the pixels.
     """
 
     def __init__(
@@ -134,16 +136,19 @@ class CropTransform:
         *,
         scaled_decoding: bool,
         interpolation: str = "bilinear",
+        augmentation: Augmentation | None = None,
     ) -> None:
         self.view_of = view_of
         self.preprocessing = preprocessing
         self.scaled_decoding = scaled_decoding
         self.interpolation = interpolation
+        self.augmentation = augmentation or None
 
     def __repr__(self) -> str:
+        more = "" if self.augmentation is None else f", augmentation={self.augmentation}"
         return (
             f"CropTransform({self.view_of}, {self.preprocessing}, "
-            f"scaled_decoding={self.scaled_decoding}, interpolation={self.interpolation!r})"
+            f"scaled_decoding={self.scaled_decoding}, interpolation={self.interpolation!r}{more})"
         )
 
     def __call__(self, images: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Tensor:
@@ -152,6 +157,8 @@ class CropTransform:
         batch = torch.empty(len(indices), self.preprocessing.channels, size, size)
         for place, (index, seed) in enumerate(zip(indices, seeds, strict=True)):
             pixels = with_channels(self.cut(images, index, seed), self.preprocessing.channels)
+            if self.augmentation is not None:
+                pixels = self.augmentation(pixels, seed)
             # One by one: an image fits into the processor's cache, and a batch does not.
             self.preprocessing.normalize(pixels, out=batch[place])
         return batch
@@ -375,6 +382,10 @@ def resized_crop(
     *,
     scale: tuple[float, float] = (0.08, 1.0),
     flip: float = 0.5,
+    colour: float = 0.0,
+    erase: float = 0.0,
+    rand_augment: int = 0,
+    magnitude: float = 0.3,
     scaled_decoding: bool | None = None,
 ) -> Transform:
     """Training: a box of random area and shape, resized and mirrored at random. Evaluation: a centre crop.
@@ -383,16 +394,23 @@ def resized_crop(
         preprocessing: The network's.
         train: Whether it is for training.
         scale: Least and greatest area of the box, as a fraction of the image's.
-        flip: Probability of mirroring.
+        flip: Probability of mirroring; 0 where left and right matter, as in text.
+        colour: Strength of random changes of colours, 0 to 1.
+        erase: Probability that a random box is painted over.
+        rand_augment: How many random operations are applied, as in RandAugment.
+        magnitude: Strength of these operations, 0 to 1.
         scaled_decoding: See :class:`CropTransform`; by default in training only.
     """
     preprocessing = _needed(preprocessing, "resized_crop")
+    augmentation = Augmentation(colour, erase, rand_augment, magnitude)
     if not 0 < scale[0] <= scale[1] <= 1:
         raise ValueError(f"scale={scale} must be two fractions of an image's area, the smaller first")
     if not train:
         return _centre_crop(preprocessing, scaled_decoding)
     view_of = RandomResizedCrop(preprocessing.size, (scale[0], scale[1]), flip=_probability(flip))
-    return CropTransform(view_of, preprocessing, scaled_decoding=scaled_decoding is not False)
+    return CropTransform(
+        view_of, preprocessing, scaled_decoding=scaled_decoding is not False, augmentation=augmentation
+    )
 
 
 @registry.register("simple_crop")
@@ -401,6 +419,10 @@ def simple_crop(
     train: bool = True,
     *,
     flip: float = 0.5,
+    colour: float = 0.0,
+    erase: float = 0.0,
+    rand_augment: int = 0,
+    magnitude: float = 0.3,
     scaled_decoding: bool | None = None,
 ) -> Transform:
     """Short side resized, then in training a random crop, mirrored at random, in evaluation the centre.
@@ -408,14 +430,21 @@ def simple_crop(
     Args:
         preprocessing: The network's.
         train: Whether it is for training.
-        flip: Probability of mirroring.
+        flip: Probability of mirroring; 0 where left and right matter, as in text.
+        colour: Strength of random changes of colours, 0 to 1.
+        erase: Probability that a random box is painted over.
+        rand_augment: How many random operations are applied, as in RandAugment.
+        magnitude: Strength of these operations, 0 to 1.
         scaled_decoding: See :class:`CropTransform`; by default in training only.
     """
     preprocessing = _needed(preprocessing, "simple_crop")
+    augmentation = Augmentation(colour, erase, rand_augment, magnitude)
     if not train:
         return _centre_crop(preprocessing, scaled_decoding)
     view_of = RandomCrop(preprocessing.size, _resize_of(preprocessing), _probability(flip))
-    return CropTransform(view_of, preprocessing, scaled_decoding=scaled_decoding is not False)
+    return CropTransform(
+        view_of, preprocessing, scaled_decoding=scaled_decoding is not False, augmentation=augmentation
+    )
 
 
 @registry.register("none")
