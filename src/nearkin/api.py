@@ -11,7 +11,7 @@ from nearkin.data import DataSet
 from nearkin.display import observer_for
 from nearkin.model import Model, is_model
 from nearkin.observer import Observer
-from nearkin.protocols import Examination, examine, execute
+from nearkin.protocols import Examination, examine, execute, train_final
 from nearkin.recipe import Recipe, open_data
 from nearkin.recipe.naming import default_output
 from nearkin.recipe.objects import recipe_of
@@ -31,6 +31,7 @@ def train(
     network: Any = None,
     loss: Any = None,
     output: Path_ | None = None,
+    final: bool = False,
     progress: bool | Observer = True,
     **settings: Any,
 ) -> Run:
@@ -43,6 +44,8 @@ def train(
         network: A ``torch.nn.Module`` (a batch to vectors), a name such as ``timm:resnet50``, or a table.
         loss: A module or function ``(embeddings, labels) → scalar``, a name, or a table with keywords.
         output: The run's directory; by default one under ``runs/``.
+        final: Whether to train a network to use afterwards, on all classes, those of validation and test
+            included, for as many epochs as validation chose: the model in the run's folder ``final``.
         progress: Whether to show progress in the terminal or notebook, or who is told about it.
         **settings: Every key of a recipe: ``epochs=20``, ``optimizer={"lr": 1e-4}``,
             ``protocol="cross_validation"``; see :func:`nearkin.recipe.objects.recipe_of`.
@@ -57,23 +60,28 @@ def train(
     True
     """
     recipe = recipe_of(data, network=network, loss=loss, **settings)
-    return train_recipe(recipe, output=output, progress=progress)
+    return train_recipe(recipe, output=output, final=final, progress=progress)
 
 
-def train_recipe(recipe: Recipe, *, output: Path_ | None = None, progress: bool | Observer = True) -> Run:
+def train_recipe(
+    recipe: Recipe, *, output: Path_ | None = None, final: bool = False, progress: bool | Observer = True
+) -> Run:
     """Carry out a recipe: what :func:`train` and ``nearkin train`` do."""
     observer = observer_for(progress)
     path = Path(output or default_output(recipe))
     if (path / "result.json").exists():
         done = Run.open(path, _description(recipe))
-        if done.finished:
+        if done.finished and not final:
             if "data" in recipe.objects:  # which has no name that would tell it from others
                 _refuse_other_data(done, open_data(recipe, observer))
             return done
     begun = Run.open(path, _description(recipe))  # says at once where the directory holds something else
     try:
         task = recipe.build(observer, remembered=begun.chosen_before())
-        return execute(task, Run.open(path, task.description), observer)
+        run = execute(task, Run.open(path, task.description), observer)
+        if final:
+            train_final(task, run, observer)
+        return run
     finally:
         observer.end()
 

@@ -114,6 +114,12 @@ def train(
         float | None,
         typer.Option(help="How long the run may take on this machine, whose speed is measured first."),
     ] = None,
+    final: Annotated[
+        bool,
+        typer.Option(
+            "--final", help="Afterwards train on all classes, test included, as long as validation chose."
+        ),
+    ] = False,
     skip_bad: Annotated[
         bool,
         typer.Option("--skip-bad", help="Leave out images that cannot be read, and say so in the result."),
@@ -134,7 +140,7 @@ def train(
         return
     display = observer_for(True)
     try:
-        run = train_recipe(chosen, output=output, progress=display)
+        run = train_recipe(chosen, output=output, final=final, progress=display)
         leave_other_processes()
         if not run.writes:  # one of several processes, and not the one that talks
             return

@@ -84,7 +84,7 @@ def _refuse_common_classes(root: Path, places: dict[str, Path], splits: dict[str
                 f"{root}: {len(common)} classes are in {places[one].name} and in {places[other].name} "
                 f"({some(common)}), but no class may be in two splits, since scores are for classes never "
                 "seen in training: merge these folders into one with a folder per class, and test_fraction "
-                "holds out classes (a protocol closed_set for a split by images is planned)"
+                "holds out classes, or protocol.name=closed_set images of every class"
             )
 
 

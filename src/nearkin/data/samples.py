@@ -174,6 +174,7 @@ class DataSet:
         query: Test samples that search, where queries and gallery are told apart (In-Shop).
         gallery: Test samples that are found.
         notes: What a reader of a result should know (counts that differ from the published ones, …).
+        closed: Whether the classes are the same in all splits, as in the protocol ``closed_set``.
     """
 
     name: str
@@ -183,8 +184,11 @@ class DataSet:
     query: SampleSet | None = None
     gallery: SampleSet | None = None
     notes: tuple[str, ...] = field(default=())
+    closed: bool = False
 
     def __post_init__(self) -> None:
+        if self.closed:
+            return
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         seen: dict[str, str] = {}
         for split, samples in splits.items():

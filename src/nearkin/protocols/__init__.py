@@ -1,9 +1,11 @@
 """How a run is selected and tested, so that its test score means something."""
 
 # One line per protocol; each file registers what it defines.
+from nearkin.protocols.closed_set import ClosedSet
 from nearkin.protocols.cross_validation import CrossValidation
 from nearkin.protocols.examination import Examination, examine
 from nearkin.protocols.execution import execute
+from nearkin.protocols.final import train_final
 from nearkin.protocols.fixed_validation import FixedValidation
 from nearkin.protocols.sealed import SealedTest, prepared, score_test, scored, seal
 from nearkin.protocols.standard import Standard
@@ -11,6 +13,7 @@ from nearkin.protocols.standard_best_on_test import StandardBestOnTest
 from nearkin.training.protocol import Protocol, Scorer, names, register, registry
 
 __all__ = [
+    "ClosedSet",
     "CrossValidation",
     "Examination",
     "FixedValidation",
@@ -28,4 +31,5 @@ __all__ = [
     "score_test",
     "scored",
     "seal",
+    "train_final",
 ]

@@ -9,7 +9,7 @@ from nearkin import data
 from nearkin.data import DataSet
 from nearkin.observer import Observer
 from nearkin.recipe.recipe import Recipe
-from nearkin.recipe.sections import DataRecipe
+from nearkin.recipe.sections import DataRecipe, ProtocolRecipe
 
 _LISTED = 5
 
@@ -34,6 +34,7 @@ def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
             )
         observer.stage(f"opening {settings.name}")
         data_set = _opened(settings.name, settings.root, settings.keywords)
+    data_set = arranged(recipe, data_set)
     observer.stage("checking images")
     bad = data.bad_images(data_set, progress=observer.progress)
     if bad and not settings.skip_bad:
@@ -43,6 +44,20 @@ def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
             "(nearkin datasets check lists all)"
         )
     return data.leave_out(data_set, bad)
+
+
+def arranged(recipe: Recipe, data_set: DataSet) -> DataSet:
+    """A data set in the splits that the recipe's protocol is about."""
+    name = recipe.protocol.name
+    if name.startswith("python:"):
+        protocol = recipe.objects.get("protocol")
+    else:
+        protocol = ProtocolRecipe.maker(name)(**recipe.protocol.keywords)
+    arrange = getattr(protocol, "arrange", None)
+    if arrange is None or data_set.closed:
+        return data_set
+    made: DataSet = arrange(data_set, recipe.seed)
+    return made
 
 
 def _opened(name: str, root: str | None, keywords: dict[str, Any]) -> DataSet:

@@ -11,7 +11,7 @@ from nearkin.model import is_model, read_embedder
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.recipe.building import build_network
-from nearkin.recipe.opening import open_data
+from nearkin.recipe.opening import arranged, open_data
 from nearkin.recipe.recipe import Recipe
 from nearkin.training import Run
 
@@ -51,4 +51,4 @@ def data_of(run: Run, data: Any = None, observer: Observer | None = None) -> Dat
     recipe = Recipe.parse(run.terms, source=str(run.path))
     if isinstance(data, str | os.PathLike):
         return open_data(recipe.changed({"data.root": os.fspath(data)}), observer)
-    return open_data(recipe, observer) if data is None else as_data_set(data)
+    return open_data(recipe, observer) if data is None else arranged(recipe, as_data_set(data))

@@ -38,6 +38,10 @@ class Protocol(ABC):
         """How many networks it trains, one after the other."""
         return 1
 
+    def arrange(self, data: DataSet, seed: int) -> DataSet:
+        """The data set in the splits that the protocol is about; as it is, for most."""
+        return data
+
     @abstractmethod
     def train(
         self, task: Task, run: Run, data: DataSet, observer: Observer, score_test: Scorer | None = None

@@ -276,6 +276,10 @@ class Run:
         """Finish the run; checkpoints are not needed any more and go."""
         self._write(self.result_file, lambda file: write_json(file, result.to_dict()))
         self.__dict__["result"] = result
+        self.remove_checkpoints()
+
+    def remove_checkpoints(self) -> None:
+        """Remove what only a training that goes on would need."""
         if self.writes:
             for file in self._checkpoints():
                 file.unlink(missing_ok=True)

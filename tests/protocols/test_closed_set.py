@@ -1,0 +1,72 @@
+"""Closed sets: images of every class are held out, and results say so; and final trainings on all classes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nearkin
+from nearkin.protocols.closed_set import held_out
+
+SETTINGS = {
+    "network": {"name": "convnet", "size": 16, "width": 4, "embedding_dim": 8},
+    "epochs": 2,
+    "batch_size": 20,
+    "progress": False,
+}
+
+
+def pictures(classes=6, images=8):
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randint(0, 200, (classes, 1, 16, 16), generator=generator)
+    noise = torch.randint(0, 55, (classes, images, 1, 16, 16), generator=generator)
+    pixels = (centres[:, None] + noise).to(torch.uint8).flatten(0, 1)
+    return pixels, torch.arange(classes).repeat_interleave(images).tolist()
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.floats(0.05, 0.95), st.integers(1, 3))
+def test_held_out_rows_leave_as_many_behind(labels, share, fewest):
+    labels = torch.tensor(labels)
+    kept, out = held_out(labels, share, 0, fewest=fewest)
+    assert sorted([*kept.tolist(), *out.tolist()]) == list(range(len(labels)))
+    for label in labels.unique():
+        ours, theirs = (labels[kept] == label).sum(), (labels[out] == label).sum()
+        assert theirs <= ours
+        assert theirs == 0 or theirs >= fewest
+
+
+def test_a_closed_set_trains_and_tests_on_the_same_classes(tmp_path):
+    run = nearkin.train(pictures(), protocol="closed_set", output=tmp_path / "run", **SETTINGS)
+    data = run.result.data
+    assert set(data.test.class_names) == set(data.train.class_names) == {str(n) for n in range(6)}
+    assert run.result.test.queries == data.test.samples == 6 * 2
+    assert any("no score of classes never seen" in note for note in data.notes)
+    found = nearkin.evaluate(run, pictures(), progress=False)
+    assert found.opened.scores.recall_at == run.result.test.recall_at
+
+
+def test_two_classes_are_enough_for_a_closed_set(tmp_path):
+    run = nearkin.train(pictures(2), protocol="closed_set", output=tmp_path / "run", **SETTINGS)
+    assert 0 <= run.result.test.recall_at[1] <= 1
+
+
+def test_wrong_shares_are_named():
+    with pytest.raises(ValueError, match="test_share=1.5 must lie between 0 and 1"):
+        nearkin.protocols.ClosedSet(test_share=1.5)
+
+
+def test_a_final_training_learns_from_all_classes(tmp_path):
+    settings = SETTINGS | {"output": tmp_path / "run"}
+    run = nearkin.train(pictures(12), final=True, **settings)
+    final = tmp_path / "run" / "final"
+    model = nearkin.load(final)
+    assert model.embed(pictures(12)[0]).shape == (96, 8)
+    assert model.fingerprint != nearkin.load(run.path).fingerprint
+    assert not list(final.glob("checkpoint/step-*"))
+    rows = [line for line in (final / "metrics.jsonl").read_text().splitlines() if line]
+    assert len(rows) == run.result.epoch + 1
+    before = (final / "checkpoint" / "network.safetensors").read_bytes()
+    nearkin.train(pictures(12), final=True, **settings)
+    assert (final / "checkpoint" / "network.safetensors").read_bytes() == before
