@@ -265,23 +265,28 @@ def datasets_show(
 
 @datasets_app.command("check", cls=Command)
 def datasets_check(
-    root: Annotated[Path, typer.Argument(help="The folder that holds it.")],
-    name: Annotated[str, typer.Option(help="Which data set it is.")] = "folder",
+    root: Annotated[Path, typer.Argument(help="A folder of images, or a table.")],
+    name: Annotated[str | None, typer.Option(help="Which data set it is, if it is a published one.")] = None,
     settings: SetOption = None,
 ) -> None:
-    """Decode every image and list those that cannot be read; exit code 1 if there are any."""
-    from nearkin.cli.display import print_bad_images
+    """Look before you train: bad images, copies, small classes; exit code 1 if training would stop."""
+    from nearkin.cli.display import print_bad_images, print_copies
     from nearkin.data import build, check_images
+    from nearkin.data.duplicates import find_copies
     from nearkin.display import observer_for
     from nearkin.recipe import override
+    from nearkin.recipe.recipe import data_name
 
-    data_set = build(name, root, **override({}, settings or []))
+    data_set = build(name or data_name(str(root))[0], root, **override({}, settings or []))
     display = observer_for(True)
-    display.stage("checking images")
     try:
+        display.stage("checking images")
         bad = check_images(data_set, progress=display.progress)
+        display.stage("looking for copies")
+        copies = find_copies(data_set, progress=display.progress)
     finally:
         display.end()
+    print_copies(copies)
     print_bad_images(data_set, bad)
     if bad:
         raise typer.Exit(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from rich.text import Text
 from nearkin import losses
 from nearkin.cli.views import chosen_on_test
 from nearkin.data import BadImage, DataSet
+from nearkin.data.duplicates import Copies
+from nearkin.data.looking import look_at
 from nearkin.data.registry import registry
 from nearkin.display import console, shown_path
 from nearkin.protocols import Examination
@@ -229,6 +233,20 @@ def print_data_set(data_set: DataSet, picture: Path) -> None:
     _print_pictures([picture])
 
 
+_SHOWN_COPIES = 20
+
+
+def print_copies(copies: Sequence[Copies]) -> None:
+    """Images that occur more than once, the worst first, and how many of each kind there are."""
+    for one in copies[:_SHOWN_COPIES]:
+        console.print(Text(str(one)))
+    if len(copies) > _SHOWN_COPIES:
+        console.print(f"… and {len(copies) - _SHOWN_COPIES:,} more")
+    counts = Counter(one.problem for one in copies)
+    told = ", ".join(f"{count:,} {problem}" for problem, count in counts.items())
+    console.print(f"{len(copies):,} pictures occur more than once" + (f": {told}" if told else ""))
+
+
 def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
     """Every bad image with its reason, and how many there are."""
     for image in bad:
@@ -236,5 +254,8 @@ def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
     splits = (data_set.train, data_set.validation, data_set.test)
     total = sum(len(split) for split in splits if split is not None)
     console.print(f"{len(bad):,} of {total:,} images cannot be read")
+    look = look_at(data_set.train) if not bad else None
+    if look is not None:
+        console.print(f"to learn from: {look}, taken for {look.kind}")
     for note in data_set.notes:
         console.print(Text(f"note: {note}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -174,8 +174,10 @@ class DataSet:
         query: Test samples that search, where queries and gallery are told apart (In-Shop).
         gallery: Test samples that are found.
         notes: What a reader of a result should know (counts that differ from the published ones, …).
-        closed: Whether the classes are the same in all splits, as in the protocol ``closed_set``.
+        closed: Whether the classes are the same in all splits: see :class:`ClosedDataSet`.
     """
+
+    closed: ClassVar[bool] = False
 
     name: str
     train: SampleSet
@@ -184,11 +186,8 @@ class DataSet:
     query: SampleSet | None = None
     gallery: SampleSet | None = None
     notes: tuple[str, ...] = field(default=())
-    closed: bool = False
 
     def __post_init__(self) -> None:
-        if self.closed:
-            return
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         seen: dict[str, str] = {}
         for split, samples in splits.items():
@@ -216,6 +215,15 @@ class DataSet:
     def without_test(self) -> DataSet:
         """What may be learnt from: the same without its test classes."""
         return replace(self, test=None, query=None, gallery=None)
+
+
+class ClosedDataSet(DataSet):
+    """A data set whose classes are the same in all splits, of the protocol ``closed_set``."""
+
+    closed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        pass  # classes may meet
 
 
 def split_classes(

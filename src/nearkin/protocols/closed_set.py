@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nearkin.data import DataSet, SampleSet
 from nearkin.data.joining import join_samples
+from nearkin.data.samples import ClosedDataSet
 from nearkin.observer import Observer
 from nearkin.training import NetworkResult, Protocol, Run, Scorer, Task, train
 from nearkin.training.protocol import register
@@ -38,17 +39,16 @@ class ClosedSet(Protocol):
             raise ValueError("closed_set needs classes of two images or more: all of these have one")
         train_set, test_set = everything.select(learnt), everything.select(tested)
         note = (
-            f"a closed set: {len(test_set):,} images of the {test_set.num_classes:,} classes trained on search "
-            "among the training images; this is no score of classes never seen"
+            f"a closed set: {len(test_set):,} images of the {test_set.num_classes:,} classes trained on "
+            "search among the training images; this is no score of classes never seen"
         )
-        return DataSet(
+        return ClosedDataSet(
             data.name,
             train_set,
             test_set,
             query=test_set,
             gallery=train_set,
             notes=(*data.notes, note),
-            closed=True,
         )
 
     def split(self, data: DataSet, seed: int) -> tuple[SampleSet, SampleSet | None]:

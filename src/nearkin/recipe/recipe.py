@@ -210,7 +210,7 @@ class Recipe(Section):
         """
         found: dict[str, tuple[Any, str]] = {}
         if self.data.name is None:
-            found["data.name"] = _data_name(self.data.root)
+            found["data.name"] = data_name(self.data.root)
         if self.sampler.name is None:
             found["sampler.name"] = self._sampler_name()
         if self.network.embedding_dim is None and not self.network.is_own_module:
@@ -274,7 +274,8 @@ class Recipe(Section):
         return write_toml(self)
 
 
-def _data_name(root: str | None) -> tuple[str, str]:
+def data_name(root: str | None) -> tuple[str, str]:
+    """Which data set a folder or file is, where nobody says, and why."""
     if root is None:
         return "glyphs", "the embedded data set, since no data is given"
     if Path(root).suffix.lower() in {".csv", ".tsv"}:
