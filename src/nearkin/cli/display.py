@@ -44,6 +44,8 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     epoch = "" if result.epoch is None else f"epoch {result.epoch}: "
     style = "bold yellow" if chosen_on_test(run) else "dim"
     console.print(f"[{style}]{epoch}{result.rule}; test classes are never trained on[/]")
+    if result.threshold is not None:
+        console.print(Text(f"threshold {result.threshold}", style="dim"))
     for key, reason in result.chosen.items():
         if reason != "default":
             value = _setting(run.terms, key)

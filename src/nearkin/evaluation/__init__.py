@@ -25,6 +25,7 @@ from nearkin.evaluation.spread import (
     paired_differences,
     verification_intervals,
 )
+from nearkin.evaluation.thresholds import Threshold, TooFewPairsError, choose_threshold
 from nearkin.evaluation.verification import PerPair, VerificationScores, verification_scores
 
 __all__ = [
@@ -38,8 +39,11 @@ __all__ = [
     "RecallScores",
     "ReidentificationScores",
     "RetrievalScores",
+    "Threshold",
+    "TooFewPairsError",
     "VerificationScores",
     "bootstrap_intervals",
+    "choose_threshold",
     "clustering_intervals",
     "clustering_scores",
     "diagnostics",

@@ -1,6 +1,8 @@
 """What a training leaves and everybody uses: a network, how it sees samples, and what it was made from."""
 
+from nearkin.evaluation import Threshold
+from nearkin.model.decision import Decision
 from nearkin.model.files import describe, is_model, read_embedder
 from nearkin.model.model import Model
 
-__all__ = ["Model", "describe", "is_model", "read_embedder"]
+__all__ = ["Decision", "Model", "Threshold", "describe", "is_model", "read_embedder"]
