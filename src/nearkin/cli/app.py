@@ -18,6 +18,7 @@ from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOptio
 from nearkin.cli.explain import explain_app
 from nearkin.cli.tournament import tournament
 from nearkin.cli.tune import tune
+from nearkin.cli.verify import verify
 
 if TYPE_CHECKING:
     from nearkin.recipe import Recipe
@@ -37,6 +38,7 @@ app.add_typer(datasets_app, name="datasets")
 app.command(cls=Command)(tournament)
 app.command(cls=Command)(tune)
 app.command(cls=Command)(benchmark)
+app.command(cls=Command)(verify)
 app.add_typer(explain_app, name="explain")
 app.add_typer(cache_app, name="cache")
 

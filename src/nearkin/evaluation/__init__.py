@@ -25,7 +25,7 @@ from nearkin.evaluation.spread import (
     paired_differences,
     verification_intervals,
 )
-from nearkin.evaluation.thresholds import Threshold, TooFewPairsError, choose_threshold
+from nearkin.evaluation.thresholds import Threshold, TooFewPairsError, choose_threshold, rates_at_threshold
 from nearkin.evaluation.verification import PerPair, VerificationScores, verification_scores
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "mean_intervals",
     "nearest_neighbours",
     "paired_differences",
+    "rates_at_threshold",
     "recall_scores",
     "reidentification_scores",
     "retrieval_scores",

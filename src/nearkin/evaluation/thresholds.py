@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from nearkin.evaluation.inputs import checked_embeddings, checked_labels, unit_rows
-from nearkin.evaluation.spread import Interval, check_draws, drawn_classes, interval_ends
+from nearkin.evaluation.spread import Interval, check_draws, drawn_classes, interval_ends, pair_times
+from nearkin.evaluation.verification import VerificationScores
 
 _TILE = 1024
 _BINS = 2**16  # of one histogram; two of them, one inside a bin of the other, are finer than float32
@@ -28,6 +29,7 @@ _GRID = 128  # similarities at which accepted pairs are counted
 # More classes are drawn in so many groups: counts of pairs are kept for every two groups.
 _MOST_GROUPS = 100
 _FEWEST_CLASSES = 3
+_PAIR_ENTRIES = 2**23  # multiplicities of pairs held at once
 
 
 class TooFewPairsError(ValueError):
@@ -220,7 +222,8 @@ def _grid(coarse: Tensor, similarity: float) -> Tensor:
     grid = torch.cat(
         [edges.double() * _WIDTH + _LOWEST, torch.tensor([similarity, 2.0], dtype=torch.float64)]
     )
-    return grid.unique()
+    in_order: Tensor = grid.unique()
+    return in_order
 
 
 @dataclass(frozen=True)
@@ -318,7 +321,8 @@ class _Tiles:
                 yield cosines, rows, columns, pairs.triu_(diagonal=1) if left == top else pairs
 
     def _same(self, rows: slice, columns: slice) -> Tensor:
-        return self.labels[rows, None] == self.labels[columns]
+        same: Tensor = self.labels[rows, None] == self.labels[columns]
+        return same
 
     def histogram(self, low: float, high: float) -> Tensor:
         """``(BINS,)`` numbers of negative pairs whose similarity is at least ``low`` and below ``high``."""
@@ -345,3 +349,62 @@ class _Tiles:
         by_groups = counts[:-1].view(groups + 1, groups, size).double().flip(-1).cumsum(-1).flip(-1)
         negative, positive = by_groups[:-1] + by_groups[:-1].transpose(0, 1), by_groups[-1]
         return _Accepted(negative[:, :, 1:], positive[:, 1:], negative[:, :, 0], positive[:, 0])
+
+
+def rates_at_threshold(
+    scores: VerificationScores,
+    first_labels: Tensor,
+    second_labels: Tensor,
+    similarity: float,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """How well a given threshold does on labelled pairs, with intervals over the classes of these pairs.
+
+    Args:
+        scores: Of :func:`nearkin.evaluation.verification_scores`, made with ``per_pair=True``.
+        first_labels: ``(P,)`` integer class of the first side of every pair.
+        second_labels: ``(P,)`` of the second side.
+        similarity: The threshold.
+        confidence: Of the intervals.
+        resamples: How many times the classes are drawn.
+        seed: Of the draws.
+
+    Returns:
+        ``false_accept_rate``, ``false_reject_rate`` and ``accuracy_at_threshold``.
+    """
+    pairs = scores.per_pair
+    if pairs is None:
+        raise ValueError("scores hold no pairs: make them with per_pair=True")
+    check_draws(confidence, resamples)
+    classes, numbers = torch.stack([first_labels, second_labels]).unique(return_inverse=True)
+    accepted = pairs.similarity >= similarity
+    wrong = {
+        "false_accept_rate": (~pairs.same, accepted),
+        "false_reject_rate": (pairs.same, ~accepted),
+        "accuracy_at_threshold": (torch.ones_like(pairs.same), accepted == pairs.same),
+    }
+    at_once = max(_PAIR_ENTRIES // len(accepted), 1)
+    rows = [
+        torch.stack(
+            [_weighted_share(pair_times(part, numbers, pairs.same), *kind) for kind in wrong.values()]
+        )
+        for times in drawn_classes(len(classes), resamples, seed)
+        for part in times.split(at_once)
+    ]
+    drawn = torch.cat(rows, dim=1).T
+    drawn = drawn[drawn.isfinite().all(dim=1)]
+    if len(classes) < _FEWEST_CLASSES or len(drawn) < resamples // 2:
+        raise TooFewPairsError(f"{len(classes)} classes are too few for an interval")
+    low, high = interval_ends(drawn, confidence, len(classes)).clamp(0, 1).tolist()
+    return {
+        name: Interval(float(counts[of].double().mean()), low[i], high[i], confidence, len(classes))
+        for i, (name, (of, counts)) in enumerate(wrong.items())
+    }
+
+
+def _weighted_share(times: Tensor, of: Tensor, counts: Tensor) -> Tensor:
+    """``(R,)`` share of the pairs ``of`` that count, each as often as ``(R, P)`` says."""
+    return times[:, of & counts].sum(dim=1) / times[:, of].sum(dim=1)

@@ -4,5 +4,16 @@ from nearkin.evaluation import Threshold
 from nearkin.model.decision import Decision
 from nearkin.model.files import describe, is_model, read_embedder
 from nearkin.model.model import Model
+from nearkin.model.pairs import PairsReport, PairTable, verify_pairs
 
-__all__ = ["Decision", "Model", "Threshold", "describe", "is_model", "read_embedder"]
+__all__ = [
+    "Decision",
+    "Model",
+    "PairTable",
+    "PairsReport",
+    "Threshold",
+    "describe",
+    "is_model",
+    "read_embedder",
+    "verify_pairs",
+]
