@@ -109,7 +109,7 @@ def test_a_table_of_pairs_with_answers_is_scored(nearkin, model, files, tmp_path
     assert code == 0
     for word in (f"{len(pairs)} pairs", "false_accept_rate", "roc_auc", "equal_error_rate", "accuracy"):
         assert word in out
-    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     assert [row["decision"] for row in rows] == [str(int(one)) for one in report.same]
     assert [float(row["similarity"]) for row in rows] == pytest.approx(report.similarity.tolist(), abs=1e-6)
     _, out, _ = nearkin("verify", model, table, "--json")

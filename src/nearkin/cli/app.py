@@ -15,6 +15,7 @@ from nearkin.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
 from nearkin.cli.cache import cache_app
 from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOption
+from nearkin.cli.embed import embed
 from nearkin.cli.explain import explain_app
 from nearkin.cli.tournament import tournament
 from nearkin.cli.tune import tune
@@ -38,6 +39,7 @@ app.add_typer(datasets_app, name="datasets")
 app.command(cls=Command)(tournament)
 app.command(cls=Command)(tune)
 app.command(cls=Command)(benchmark)
+app.command(cls=Command)(embed)
 app.command(cls=Command)(verify)
 app.add_typer(explain_app, name="explain")
 app.add_typer(cache_app, name="cache")

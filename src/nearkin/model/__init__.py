@@ -5,6 +5,7 @@ from nearkin.model.decision import Decision
 from nearkin.model.files import describe, is_model, read_embedder
 from nearkin.model.model import Model
 from nearkin.model.pairs import PairsReport, PairTable, verify_pairs
+from nearkin.model.vector_files import VectorFile, write_vectors
 
 __all__ = [
     "Decision",
@@ -12,8 +13,10 @@ __all__ = [
     "PairTable",
     "PairsReport",
     "Threshold",
+    "VectorFile",
     "describe",
     "is_model",
     "read_embedder",
     "verify_pairs",
+    "write_vectors",
 ]
