@@ -153,13 +153,16 @@ def log_chunks_and_write(folder: Path, path: Path, log: Path, suffix: str) -> No
 def test_killed_at_any_moment_it_goes_on_and_embeds_nothing_twice(suffix, folder, tmp_path):
     path, log = tmp_path / f"v{suffix}", tmp_path / "log"
     log.touch()
+    write_vectors(
+        image_model(), [folder], tmp_path / f"first{suffix}"
+    )  # what is imported then, is imported once
     moments = random.Random(0)
     started = multiprocessing.get_context("fork")
     kills = 0
-    for _ in range(100):
+    for _ in range(40):
         process = started.Process(target=log_chunks_and_write, args=(folder, path, log, suffix))
         process.start()
-        process.join(moments.uniform(0.02, 0.1 + 0.04 * kills))
+        process.join(moments.uniform(0.02, 0.15 + 0.05 * kills))
         if process.exitcode is None:
             os.kill(process.pid, signal.SIGKILL)
             kills += 1
