@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearkin.data import DataSet
 from nearkin.display import observer_for
+from nearkin.evaluation.reranking import checked_rerankings
 from nearkin.model import Model, is_model
 from nearkin.observer import Observer
 from nearkin.protocols import Examination, examine, execute
@@ -128,6 +129,7 @@ def evaluate(
     *,
     network: Any = None,
     transform: Any = None,
+    rerank: Sequence[str] = (),
     progress: bool | Observer = True,
 ) -> Examination:
     """Look into a finished run: scores with intervals, clusters, confusions and doubtful labels.
@@ -137,15 +139,17 @@ def evaluate(
         data: The data set, where it has moved or was given in Python: a path or an object.
         network: The module, where it was given to ``train`` in Python.
         transform: What samples go through, where it was given in Python.
+        rerank: Re-rankings whose effect is measured: ``k_reciprocal``, ``query_expansion``, ``whitening``.
         progress: Whether to show progress, or who is told about it.
     """
+    checked_rerankings(rerank)  # before anything takes time
     finished = run if isinstance(run, Run) else Run.existing(run)
     observer = observer_for(progress)
     try:
         data_set = data_of(finished, data, observer)
         embedders = networks_of(finished, network=network, transform=_per_sample(transform))
         _refuse_other_data(finished, data_set)
-        return examine(finished, embedders, data_set, observer)
+        return examine(finished, embedders, data_set, observer, rerank=rerank)
     finally:
         observer.end()
 

@@ -181,6 +181,13 @@ def evaluate(
     data_root: Annotated[
         Path | None, typer.Option(help="Where the data is now, if it is not where it was.")
     ] = None,
+    rerank: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOW",
+            help="Measure what re-ranking does: k_reciprocal, query_expansion or whitening; repeatable.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and no pictures.")] = False,
 ) -> None:
     """Look into a finished run: scores with intervals, clusters, confusions, doubtful labels, pictures."""
@@ -192,7 +199,7 @@ def evaluate(
     from nearkin.display import observer_for
 
     display = observer_for(True, on=Console(stderr=True, soft_wrap=True, highlight=False) if json else None)
-    found = api.evaluate(run, data_root, progress=display)
+    found = api.evaluate(run, data_root, rerank=rerank or (), progress=display)
     if json:
         typer.echo(found.file.read_text(encoding="utf-8"))
         return

@@ -83,6 +83,7 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
             spread = f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
             table.add_row(name, f"{100 * interval.value:.2f}", spread)
     console.print(table)
+    _print_reranked(found)
     details, names = found.diagnostics, found.samples.class_names
     space = details.space
     facts = [
@@ -113,6 +114,29 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
     )
     console.print(Text(f"details   {shown_path(found.file)}"))
     _print_pictures(pictures)
+
+
+def _print_reranked(found: Examination) -> None:
+    """Recall@1 (or the first k) and MAP@R before and after every re-ranking."""
+    if not found.reranked:
+        return
+    k = next(iter(found.opened.scores.recall_at))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("re-ranking")
+    titles = {f"recall_at_{k}": f"Recall@{k}", "map_at_r": "MAP@R"}
+    for title in titles.values():
+        table.add_column(f"{title} before", justify="right")
+        table.add_column("after", justify="right")
+        table.add_column("difference, 95% interval", justify="right")
+    before = found.opened.scores.to_dict()
+    for name, one in found.reranked.items():
+        row = [name]
+        for key in titles:
+            change = one.differences[key]
+            spread = f"{100 * change.difference:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})"
+            row += [f"{100 * before[key]:.2f}", f"{100 * one.scores.to_dict()[key]:.2f}", spread]
+        table.add_row(*row)
+    console.print(table)
 
 
 def _print_list(title: str, lines: list[str]) -> None:
