@@ -14,9 +14,13 @@ import typer
 from nearkin.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
 from nearkin.cli.cache import cache_app
+from nearkin.cli.clusters import clusters
 from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOption
+from nearkin.cli.duplicates import duplicates
 from nearkin.cli.embed import embed
 from nearkin.cli.explain import explain_app
+from nearkin.cli.index import index
+from nearkin.cli.search import search
 from nearkin.cli.tournament import tournament
 from nearkin.cli.tune import tune
 from nearkin.cli.verify import verify
@@ -41,6 +45,10 @@ app.command(cls=Command)(tune)
 app.command(cls=Command)(benchmark)
 app.command(cls=Command)(embed)
 app.command(cls=Command)(verify)
+app.command(cls=Command)(index)
+app.command(cls=Command)(search)
+app.command(cls=Command)(duplicates)
+app.command(cls=Command)(clusters)
 app.add_typer(explain_app, name="explain")
 app.add_typer(cache_app, name="cache")
 
