@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 Matrix = NDArray[np.float32]
 Codes = NDArray[np.int8]
@@ -99,10 +100,11 @@ def search_int8(
 def ordered(matrix: Matrix, candidates: Tensor, queries: Tensor, k: int) -> Found:
     """The best ``k`` of every query's candidates ``(n, c)``, of which −1 is none, by their products."""
     found = []
-    for rows, query in zip(candidates, queries, strict=True):
-        similarities = torch.from_numpy(matrix[rows.clamp(min=0).numpy()]) @ query
-        similarities, order = similarities.masked_fill(rows < 0, -torch.inf).topk(min(k, len(rows)))
-        found.append(_padded(rows[order], similarities, k))
+    for rows, some in zip(candidates.split(64), queries.split(64), strict=True):
+        vectors = matrix[rows.clamp(min=0).numpy()]
+        products = torch.from_numpy(np.einsum("ncd,nd->nc", vectors, some.numpy()))
+        similarities, order = products.masked_fill(rows < 0, -torch.inf).topk(min(k, rows.shape[1]))
+        found.append(_padded(rows.gather(1, order), similarities, k))
     return _together(found)
 
 
@@ -184,16 +186,15 @@ def _best(similarities: NDArray[np.float32], k: int, blocked: Rows) -> Found:
     """The largest of one query's similarities; those of blocked rows are overwritten."""
     if len(blocked):
         similarities[blocked] = -np.inf
-    values, rows = torch.from_numpy(similarities).topk(min(k, len(similarities)))
+    values, rows = torch.from_numpy(similarities)[None].topk(min(k, len(similarities)))
     return _padded(rows, values, k)
 
 
 def _padded(rows: Tensor, similarities: Tensor, k: int) -> Found:
-    """One query's rows, filled up to ``k``; rows that must not be found are −1."""
-    missing = k - len(rows)
-    rows = torch.cat([rows.masked_fill(similarities.isneginf(), -1), rows.new_full((missing,), -1)])
-    similarities = torch.cat([similarities, similarities.new_full((missing,), -torch.inf)])
-    return Found(rows[None], similarities[None])
+    """Rows ``(n, ≤ k)`` filled up to ``k``; rows that must not be found are −1."""
+    rows = rows.masked_fill(similarities.isneginf(), -1)
+    missing = k - rows.shape[1]
+    return Found(pad(rows, (0, missing), value=-1), pad(similarities, (0, missing), value=-torch.inf))
 
 
 def _together(parts: list[Found]) -> Found:
