@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +22,10 @@ def search(
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Faster among very many items; some hits may be missed.")
     ] = False,
+    rerank: Annotated[
+        str | None,
+        typer.Option(metavar="HOW", help="Put the hits into another order: k_reciprocal or query_expansion."),
+    ] = None,
     json: JsonOption = False,
     show: OpenOption = False,
 ) -> None:
@@ -29,8 +33,9 @@ def search(
     from nearkin.cli.index_display import filter_from, open_sheet, print_hits, print_json
     from nearkin.index import Index
 
+    wanted: Any = rerank
     with Index.open(index) as opened:
-        found = opened.search(queries, k, filter_from(where), approximate=approximate)
+        found = opened.search(queries, k, filter_from(where), approximate=approximate, rerank=wanted)
         if json:
             print_json(
                 [
@@ -39,7 +44,7 @@ def search(
                 ]
             )
         else:
-            threshold = getattr(opened.model, "threshold", None)
+            threshold = opened.model.threshold
             for query, hits in zip(queries, found, strict=True):
                 print_hits(query, hits, None if threshold is None else threshold.similarity)
         if show:

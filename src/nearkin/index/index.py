@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +27,7 @@ from nearkin.index.filters import Where
 from nearkin.index.groups import Group
 from nearkin.index.items import Added, Hit, Item, NewItem
 from nearkin.index.layout import layout
+from nearkin.index.reranking import Rerank, search_reranked
 from nearkin.index.sources import Labels, Metadata, Progress, Sources, gather, without_repeats
 from nearkin.index.store import Nearest
 from nearkin.index.watching import watch
@@ -373,7 +374,9 @@ class Index:
         k: int = 10,
         where: Where | None = None,
         exclude: Collection[int] = (),
+        *,
         approximate: bool = False,
+        rerank: Rerank | None = None,
     ) -> Any:
         """The ``k`` most similar items, nearest first.
 
@@ -385,11 +388,15 @@ class Index:
             exclude: Ids of items that are not to be found.
             approximate: Whether some of the nearest may be missed (HNSW, which is made the first time):
                 worth it among hundreds of thousands of items; :meth:`evaluate` says what it misses.
+            rerank: Another order, which may be a better one: ``k_reciprocal`` counts common neighbours,
+                ``query_expansion`` searches again with the query moved towards its nearest. The similarities
+                stay cosines with the query, and so need not fall from hit to hit.
 
         Returns:
             Hits of one input, or a list of them per input where there are several: a list, a folder, a batch.
         """
-        found = self.search_vectors(self.model.embed(query), k, where, exclude, approximate)
+        vectors = self.model.embed(query)
+        found = self.search_vectors(vectors, k, where, exclude, approximate=approximate, rerank=rerank)
         return found[0] if _is_one(query, len(found)) else found
 
     def search_vectors(
@@ -398,16 +405,24 @@ class Index:
         k: int = 10,
         where: Where | None = None,
         exclude: Collection[int] = (),
+        *,
         approximate: bool = False,
+        rerank: Rerank | None = None,
     ) -> list[list[Hit]]:
-        """The ``k`` most similar items for each embedding ``(n, D)``, nearest first."""
+        """The ``k`` most similar items for each embedding ``(n, D)``, as in :meth:`search`."""
         rows = torch.nn.functional.normalize(torch.as_tensor(vectors, dtype=torch.float32), dim=1)
-        return self._hits(self.store.search(rows, k, where=where, exclude=exclude, approximate=approximate))
+        search = partial(self.store.search, where=where, exclude=exclude, approximate=approximate)
+        if rerank is None:
+            return self._hits(search(rows, k))
+        try:
+            return self._hits(search_reranked(search, self.store.vectors, rows, k, rerank))
+        except KeyError:  # another process removed one of the candidates just now
+            return self._hits(search_reranked(search, self.store.vectors, rows, k, rerank))
 
     def _hits(self, nearest: Nearest) -> list[list[Hit]]:
         # Another process may have removed some of them since: these are left out.
         items = self.store.by_id(sorted({*nearest.ids.flatten().tolist()} - {-1}))
-        threshold = getattr(self.model, "threshold", None)
+        threshold = self.model.threshold
         return [
             [
                 Hit(items[one], similarity, None if threshold is None else similarity >= threshold.similarity)
@@ -476,7 +491,7 @@ class Index:
         """
         items, vectors = self._all(where)
         if number is None and threshold is None:
-            own = getattr(self.model, "threshold", None)
+            own = self.model.threshold
             threshold = None if own is None else own.similarity
             number = _fitting_number(items) if own is None else None
         if not items:
