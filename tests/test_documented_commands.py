@@ -1,9 +1,9 @@
 """Every ``nearkin …`` that README and the pages tell a reader to type is typed here, on small data.
 
 A page's bash blocks are run one by one, each in a folder of its own that holds what the documents speak of:
-``birds/`` (a folder per class), ``birds.toml``, ``points.csv``, ``mine.npz`` and, unless the block trains it,
-the finished run ``runs/birds``. What takes hours or a network is listed in ``NOT_RUN`` with the reason; its
-options are checked all the same. New pages need nothing: their blocks are found.
+``birds/`` (a folder per class), ``birds.toml``, ``pairs.csv``, ``points.csv``, ``mine.npz`` and, unless the
+block trains it, the finished run ``runs/birds``. What takes hours or a network is listed in ``NOT_RUN`` with
+the reason; its options are checked all the same. New pages need nothing: their blocks are found.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ name = "folder"
 root = "birds"
 transform = "resized_crop"
 """
+
+PAIRS = [(n, n + step) for n in range(20) for step in (0, 1, 2)]
+"""Classes of the pairs in ``pairs.csv``."""
 
 Command = list[str]
 
@@ -119,6 +122,8 @@ def desk(birds, tmp_path, monkeypatch, nearkin) -> Path:
     Path("birds.toml").write_text(recipe)
     Path("points.csv").write_text("x,y,label\n1,0,a\n0.9,0.3,a\n0,1,b\n0.2,0.9,b\n")
     embeddings = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
+    lines = [f"birds/bird{n:02}/0.png,birds/bird{m:02}/1.png,{int(n == m)}" for n, m in PAIRS]
+    Path("pairs.csv").write_text("\n".join(["a,b,same", *lines]))
     np.savez("mine.npz", embeddings=embeddings, labels=np.arange(12) % 3)
     return tmp_path
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearkin.data import DataSet
 from nearkin.display import observer_for
+from nearkin.evaluation.reranking import checked_rerankings
 from nearkin.model import Model, is_model
 from nearkin.observer import Observer
 from nearkin.protocols import Examination, examine, execute, train_final
@@ -92,24 +93,34 @@ def _description(recipe: Recipe) -> Any:
     return Description(recipe.to_toml(), recipe.complete())
 
 
-def load(path: Path_, *, network: Any = None, transform: Any = None) -> Model:
+def load(path: Path_, *, fold: int | None = None, network: Any = None, transform: Any = None) -> Model:
     """The model of a finished run, of a cross-validation run (its networks side by side), or of a folder.
 
     Neither the data nor the loss is needed, nor are the weights that training started from.
 
     Args:
         path: The directory of a run or fold, or one that :meth:`nearkin.Model.save` wrote.
+        fold: Of a cross-validation only the network of this fold, counted from 0, with its own threshold;
+            by default the embeddings of all stand side by side.
         network: The module, where it was given to ``train`` in Python and cannot be imported by name.
         transform: What samples go through, where it was given in Python.
 
     Raises:
         ValueError: There is no model; the message says what is missing.
     """
-    folder = Path(path)
+    folder = Path(path) if fold is None else _of_fold(Path(path), fold)
     given = {"network": network, "transform": _per_sample(transform)}
     if is_model(folder) or list(folder.glob("network-*/model.json")):
         return Model.read(folder, **given)
     return Model(networks_of(Run.existing(folder), **given), {"run": str(folder)})
+
+
+def _of_fold(folder: Path, fold: int) -> Path:
+    homes = [folder / f"{name}-{fold:02d}" for name in ("fold", "network")]
+    for home in homes:
+        if home.is_dir():
+            return home
+    raise ValueError(f"{folder} has no fold {fold}: neither {homes[0].name} nor {homes[1].name} is there")
 
 
 def _per_sample(transform: Any) -> Any:
@@ -126,6 +137,7 @@ def evaluate(
     *,
     network: Any = None,
     transform: Any = None,
+    rerank: Sequence[str] = (),
     progress: bool | Observer = True,
 ) -> Examination:
     """Look into a finished run: scores with intervals, clusters, confusions and doubtful labels.
@@ -135,15 +147,17 @@ def evaluate(
         data: The data set, where it has moved or was given in Python: a path or an object.
         network: The module, where it was given to ``train`` in Python.
         transform: What samples go through, where it was given in Python.
+        rerank: Re-rankings whose effect is measured: ``k_reciprocal``, ``query_expansion``, ``whitening``.
         progress: Whether to show progress, or who is told about it.
     """
+    checked_rerankings(rerank)  # before anything takes time
     finished = run if isinstance(run, Run) else Run.existing(run)
     observer = observer_for(progress)
     try:
         data_set = data_of(finished, data, observer)
         embedders = networks_of(finished, network=network, transform=_per_sample(transform))
         _refuse_other_data(finished, data_set)
-        return examine(finished, embedders, data_set, observer)
+        return examine(finished, embedders, data_set, observer, rerank=rerank)
     finally:
         observer.end()
 

@@ -44,9 +44,11 @@ def test_train_then_train_again_then_evaluate(nearkin, small_settings, tmp_path)
     assert code == 0
     assert out.endswith(again)  # the result, and no training
     (tmp_path / "run" / "map.png").unlink()
-    code, out, err = nearkin("evaluate", tmp_path / "run")
+    code, out, err = nearkin("evaluate", tmp_path / "run", "--rerank", "query_expansion")
     assert (code, err) == (0, "")
     for part in (
+        "re-ranking",
+        "MAP@R before",
         "95% interval over classes",
         "recall_at_1",
         "nmi",
@@ -93,6 +95,7 @@ def test_pictures_that_a_killed_run_did_not_draw_are_drawn_the_next_time(nearkin
         (["train", "nowhere.toml"], "there is no recipe nowhere.toml"),
         (["train", "-o", "/proc/nearkin/run"], "cannot write to /proc/nearkin/run"),
         (["evaluate", "nowhere"], "nowhere does not exist"),
+        (["evaluate", "nowhere", "--rerank", "best"], "rerank='best' is unknown: choose k_reciprocal"),
         (["losses", "show", "proxy_ancor"], "did you mean proxy_anchor?"),
         (["datasets", "show", "glyph"], "did you mean glyphs?"),
         (["datasets", "show", "glyphs", "--set", "dificulty=2"], "did you mean difficulty?"),

@@ -6,9 +6,17 @@ from dataclasses import replace
 import pytest
 from running import embedder_of, execute, new_run
 
-from nearkin.evaluation import bootstrap_intervals, clustering_scores, diagnostics, retrieval_scores
+from nearkin.evaluation import (
+    Whitening,
+    bootstrap_intervals,
+    clustering_scores,
+    diagnostics,
+    reranked_scores,
+    retrieval_scores,
+)
 from nearkin.observer import Observer
 from nearkin.protocols import examine
+from nearkin.protocols.sealed import side_by_side
 from nearkin.recipe import open_data
 from nearkin.training import Run
 
@@ -69,3 +77,27 @@ def test_several_networks_are_examined_side_by_side(run):
     found = examine(run, [embedder, replace(embedder)], data)
     assert found.opened.query_embeddings.shape == (240, 32)
     assert found.opened.scores.to_dict() == pytest.approx(run.result.test.to_dict())
+
+
+@pytest.mark.parametrize("networks", [1, 2])
+def test_rerankings_are_measured_on_request(run, networks):
+    data, heard = open_data(run.recipe), Heard()
+    embedders = [embedder_of(run)] * networks
+    methods = ("k_reciprocal", "query_expansion", "whitening")
+    found = examine(run, embedders, data, heard, rerank=methods)
+    assert heard.stages[-2:] == ["embedding the training classes, to whiten", "re-ranking"]
+    embeddings, labels = found.opened.query_embeddings, data.test.labels
+    learnt = side_by_side([one.embed(data.all_classes) for one in embedders])
+    for name in methods:
+        one = found.reranked[name]
+        expected = reranked_scores(
+            name, embeddings, labels, recall_at=(1, 3), whitening=Whitening.fit(learnt)
+        )
+        assert one.scores == expected
+        change = one.differences["map_at_r"]
+        assert change.difference == pytest.approx(expected.map_at_r - found.opened.scores.map_at_r)
+        assert change.low <= change.difference <= change.high
+    written = json.loads(found.file.read_text())["reranked"]
+    assert set(written) == set(methods)
+    with pytest.raises(ValueError, match="rerank='best' is unknown"):
+        examine(run, embedders, data, rerank=["best"])

@@ -14,10 +14,16 @@ import typer
 from nearkin.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
 from nearkin.cli.cache import cache_app
+from nearkin.cli.clusters import clusters
 from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOption
+from nearkin.cli.duplicates import duplicates
+from nearkin.cli.embed import embed
 from nearkin.cli.explain import explain_app
+from nearkin.cli.index import index
+from nearkin.cli.search import search
 from nearkin.cli.tournament import tournament
 from nearkin.cli.tune import tune
+from nearkin.cli.verify import verify
 
 if TYPE_CHECKING:
     from nearkin.recipe import Recipe
@@ -37,6 +43,12 @@ app.add_typer(datasets_app, name="datasets")
 app.command(cls=Command)(tournament)
 app.command(cls=Command)(tune)
 app.command(cls=Command)(benchmark)
+app.command(cls=Command)(embed)
+app.command(cls=Command)(verify)
+app.command(cls=Command)(index)
+app.command(cls=Command)(search)
+app.command(cls=Command)(duplicates)
+app.command(cls=Command)(clusters)
 app.add_typer(explain_app, name="explain")
 app.add_typer(cache_app, name="cache")
 
@@ -198,6 +210,13 @@ def evaluate(
     data_root: Annotated[
         Path | None, typer.Option(help="Where the data is now, if it is not where it was.")
     ] = None,
+    rerank: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOW",
+            help="Measure what re-ranking does: k_reciprocal, query_expansion or whitening; repeatable.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and no pictures.")] = False,
 ) -> None:
     """Look into a finished run: scores with intervals, clusters, confusions, doubtful labels, pictures."""
@@ -209,7 +228,7 @@ def evaluate(
     from nearkin.display import observer_for
 
     display = observer_for(True, on=Console(stderr=True, soft_wrap=True, highlight=False) if json else None)
-    found = api.evaluate(run, data_root, progress=display)
+    found = api.evaluate(run, data_root, rerank=rerank or (), progress=display)
     if json:
         typer.echo(found.file.read_text(encoding="utf-8"))
         return

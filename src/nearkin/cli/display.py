@@ -53,6 +53,8 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     epoch = "" if result.epoch is None else f"epoch {result.epoch}: "
     style = "bold yellow" if chosen_on_test(run) else "dim"
     console.print(f"[{style}]{epoch}{result.rule}; test classes are never trained on[/]")
+    if result.threshold is not None:
+        console.print(Text(f"threshold {result.threshold}", style="dim"))
     reasons = {key: reason for key, reason in result.chosen.items() if reason != "default"}
     if "network.name" in reasons:  # told before training began
         console.print(Text(f"chosen    {len(reasons)} settings, with reasons in recipe.toml", style="dim"))
@@ -129,6 +131,7 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
             spread = f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
             table.add_row(name, f"{100 * interval.value:.2f}", spread)
     console.print(table)
+    _print_reranked(found)
     details, names = found.diagnostics, found.samples.class_names
     space = details.space
     facts = [
@@ -159,6 +162,29 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
     )
     console.print(Text(f"details   {shown_path(found.file)}"))
     _print_pictures(pictures)
+
+
+def _print_reranked(found: Examination) -> None:
+    """Recall@1 (or the first k) and MAP@R before and after every re-ranking."""
+    if not found.reranked:
+        return
+    k = next(iter(found.opened.scores.recall_at))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("re-ranking")
+    titles = {f"recall_at_{k}": f"Recall@{k}", "map_at_r": "MAP@R"}
+    for title in titles.values():
+        table.add_column(f"{title} before", justify="right")
+        table.add_column("after", justify="right")
+        table.add_column("difference, 95% interval", justify="right")
+    before = found.opened.scores.to_dict()
+    for name, one in found.reranked.items():
+        row = [name]
+        for key in titles:
+            change = one.differences[key]
+            spread = f"{100 * change.difference:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})"
+            row += [f"{100 * before[key]:.2f}", f"{100 * one.scores.to_dict()[key]:.2f}", spread]
+        table.add_row(*row)
+    console.print(table)
 
 
 def _print_list(title: str, lines: list[str]) -> None:

@@ -8,6 +8,12 @@ from nearkin.evaluation.reidentification import (
     ReidentificationScores,
     reidentification_scores,
 )
+from nearkin.evaluation.reranking import (
+    Whitening,
+    k_reciprocal,
+    query_expansion,
+    reranked_scores,
+)
 from nearkin.evaluation.retrieval import (
     PerQuery,
     RecallScores,
@@ -25,6 +31,7 @@ from nearkin.evaluation.spread import (
     paired_differences,
     verification_intervals,
 )
+from nearkin.evaluation.thresholds import Threshold, TooFewPairsError, choose_threshold, rates_at_threshold
 from nearkin.evaluation.verification import PerPair, VerificationScores, verification_scores
 
 __all__ = [
@@ -38,17 +45,25 @@ __all__ = [
     "RecallScores",
     "ReidentificationScores",
     "RetrievalScores",
+    "Threshold",
+    "TooFewPairsError",
     "VerificationScores",
+    "Whitening",
     "bootstrap_intervals",
+    "choose_threshold",
     "clustering_intervals",
     "clustering_scores",
     "diagnostics",
     "exchange_test",
+    "k_reciprocal",
     "mean_intervals",
     "nearest_neighbours",
     "paired_differences",
+    "query_expansion",
+    "rates_at_threshold",
     "recall_scores",
     "reidentification_scores",
+    "reranked_scores",
     "retrieval_scores",
     "verification_intervals",
     "verification_scores",

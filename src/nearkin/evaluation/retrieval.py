@@ -224,7 +224,17 @@ def retrieval_scores(
     chosen, search = _checked_search(
         embeddings, labels, queries=queries, gallery=gallery, gallery_labels=gallery_labels, metric=metric
     )
-    values = _per_query(_rank(search, only_first=False), chosen)
+    return scores_of_ranking(_rank(search, only_first=False), ks, chosen=chosen, per_query=per_query)
+
+
+def scores_of_ranking(
+    ranking: Ranking, recall_at: Sequence[int], *, chosen: Tensor | None = None, per_query: bool = False
+) -> RetrievalScores:
+    """The scores of a ranking, however it was made; ``chosen`` rows of the embeddings were the queries."""
+    ks = _checked_ks(recall_at)
+    if chosen is None:
+        chosen = torch.arange(len(ranking.positives), device=ranking.positives.device)
+    values = _per_query(ranking, chosen)
     return RetrievalScores(
         **_first_scores(values, len(chosen), ks),
         map_at_r=float(values.average_precision_at_r.mean()),

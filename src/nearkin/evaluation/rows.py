@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -33,15 +35,48 @@ def _rank_chunk(search: Search, rows: slice, only_first: bool) -> Ranking:
     both = search.both
     similarities = both.queries[rows] @ both.gallery.T
     positive = shares_label(search.query_labels[rows], search.gallery_labels)
+    own = None if search.own is None else search.own[rows]
+    return _rank_rows(
+        similarities, positive, own, lambda row, item: both.tolerance(row + rows.start, item), only_first
+    )
+
+
+def rank_similarities(
+    similarities: Tensor, positive: Tensor, own: Tensor | None, tolerance: float
+) -> Ranking:
+    """Rank rows of similarities ``(q, G)`` that are no inner products.
+
+    Args:
+        similarities: Overwritten.
+        positive: ``(q, G)`` which items are positives of the query; overwritten.
+        own: ``(q,)`` the query's own place among the items, which does not count.
+        tolerance: How far similarities may be off.
+    """
+    return _rank_rows(
+        similarities,
+        positive,
+        own,
+        lambda row, _: torch.full_like(row, tolerance, dtype=torch.float32),
+        False,
+    )
+
+
+def _rank_rows(
+    similarities: Tensor,
+    positive: Tensor,
+    own: Tensor | None,
+    tolerance: Callable[[Tensor, Tensor], Tensor],
+    only_first: bool,
+) -> Ranking:
     negative = ~positive
     each = torch.arange(len(similarities), device=similarities.device)
-    if search.own is not None:
-        positive[each, search.own[rows]] = False
-        negative[each, search.own[rows]] = False
+    if own is not None:
+        positive[each, own] = False
+        negative[each, own] = False
     positives = positive.sum(dim=1)
     longest = 1 if only_first else max(int(positives.max()), 1)
     nearest, item = similarities.masked_fill(~positive, -torch.inf).topk(longest, dim=1)
-    thresholds = nearest - both.tolerance(each[:, None] + rows.start, item)
+    thresholds = nearest - tolerance(each[:, None], item)
     del nearest, item, positive
     others = similarities.masked_fill_(~negative, -torch.inf)
     first_before = (others >= thresholds[:, :1]).sum(dim=1)

@@ -203,7 +203,7 @@ def verification_intervals(
     wrong = (first == second) != pairs.same
     if wrong.any():
         raise ValueError(f"the labels contradict same in {int(wrong.sum())} of {len(wrong)} pairs")
-    _check_draws(confidence, resamples)
+    check_draws(confidence, resamples)
     rates = {rate: found for rate, found in scores.tar_at_far.items() if found is not None}
     values = {
         "roc_auc": scores.roc_auc,
@@ -216,7 +216,7 @@ def verification_intervals(
     found = torch.cat(
         [
             _resampled_verification(pairs, pair_times(times, numbers, pairs.same), list(rates))
-            for drawn in _drawn(len(classes), resamples, seed)
+            for drawn in drawn_classes(len(classes), resamples, seed)
             for times in drawn.split(at_once)
         ]
     )
@@ -226,7 +226,7 @@ def verification_intervals(
             f"{len(classes)} classes are too few: {resamples - len(whole)} of {resamples} draws "
             "hold no true or no false pair"
         )
-    ends = _ends(whole, confidence, len(classes)).tolist()
+    ends = interval_ends(whole, confidence, len(classes)).tolist()
     return {
         name: Interval(value, low, high, confidence, len(classes))
         for (name, value), low, high in zip(values.items(), *ends, strict=True)
@@ -310,11 +310,11 @@ def mean_intervals(
         resamples: how many times the classes are drawn.
         seed: of the draws.
     """
-    _check_draws(confidence, resamples)
+    check_draws(confidence, resamples)
     sums, sizes = _class_sums(values, classes)
     count = len(sizes)
-    means = [(times @ sums) / (times @ sizes)[:, None] for times in _drawn(count, resamples, seed)]
-    low, high = _ends(torch.cat(means), confidence, count)
+    means = [(times @ sums) / (times @ sizes)[:, None] for times in drawn_classes(count, resamples, seed)]
+    low, high = interval_ends(torch.cat(means), confidence, count)
     value = sums.sum(dim=0) / sizes.sum()
     return {
         name: Interval(float(value[i]), float(low[i]), float(high[i]), confidence, count)
@@ -322,14 +322,15 @@ def mean_intervals(
     }
 
 
-def _check_draws(confidence: float, resamples: int) -> None:
+def check_draws(confidence: float, resamples: int) -> None:
+    """Refuse what makes no interval."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence} must lie between 0 and 1")
     if resamples < 100:
         raise ValueError(f"resamples={resamples} is too few for an interval: at least 100")
 
 
-def _drawn(count: int, resamples: int, seed: int) -> Iterator[Tensor]:
+def drawn_classes(count: int, resamples: int, seed: int) -> Iterator[Tensor]:
     """How often each class was drawn, ``(R, C)`` for some resamples at a time."""
     generator = torch.Generator().manual_seed(seed)
     for start in range(0, resamples, _RESAMPLES_AT_ONCE):
@@ -339,7 +340,7 @@ def _drawn(count: int, resamples: int, seed: int) -> Iterator[Tensor]:
         yield times.scatter_add_(1, drawn, torch.ones_like(times))
 
 
-def _ends(resampled: Tensor, confidence: float, count: int) -> Tensor:
+def interval_ends(resampled: Tensor, confidence: float, count: int) -> Tensor:
     """``(2, S)`` ends of the expanded percentile intervals of ``(R, S)`` scores over ``count`` classes."""
     from scipy import stats  # noqa: PLC0415 - scores alone need torch only
 

@@ -104,7 +104,19 @@ def verification_scores(
     1.0
     """
     similarity = _pair_similarity(first, second, checked_metric(metric))
-    same = torch.as_tensor(same).cpu()
+    return scores_of_similarities(similarity, same, far=far, folds=folds, per_pair=per_pair)
+
+
+def scores_of_similarities(
+    similarity: Tensor,
+    same: Tensor,
+    *,
+    far: Sequence[float] = (1e-2, 1e-3, 1e-4, 1e-5),
+    folds: int = 10,
+    per_pair: bool = False,
+) -> VerificationScores:
+    """The same as :func:`verification_scores`, of ``(P,)`` similarities that are known already."""
+    similarity, same = similarity.cpu().double(), torch.as_tensor(same).cpu()
     if same.shape != similarity.shape or same.dtype != torch.bool:
         raise ValueError(f"same must be {len(similarity)} booleans, not {tuple(same.shape)} of {same.dtype}")
     positives, negatives = int(same.sum()), int((~same).sum())

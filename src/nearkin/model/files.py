@@ -21,6 +21,7 @@ from nearkin.atomic import write_json
 from nearkin.data import Preprocessing
 from nearkin.data.transform_registry import registry as transform_registry
 from nearkin.data.transforms import Transform
+from nearkin.evaluation import Threshold
 from nearkin.networks import Embedder, Network, WrappedNetwork
 from nearkin.networks.base import registry as network_registry
 from nearkin.registry import shortened
@@ -28,6 +29,7 @@ from nearkin.tensor_files import DamagedFileError, read_tensors, write_tensors
 
 _FORMAT = 1
 MODEL_FILE = "model.json"
+THRESHOLD_FILE = "threshold.json"
 _WEIGHTS = ("weights.safetensors", "checkpoint/network.safetensors")  # of a saved model, of a run
 
 
@@ -67,6 +69,31 @@ def write_embedder(folder: Path, embedder: Embedder) -> None:
     """Write a network into a folder: the weights first, so that what has a ``model.json`` is complete."""
     write_tensors(folder / _WEIGHTS[0], embedder.network.state_dict())
     write_json(folder / MODEL_FILE, describe(embedder))
+
+
+def write_threshold(folder: Path, threshold: Threshold | None) -> None:
+    """Write a model's threshold into its folder, or see to it that there is none."""
+    file = folder / THRESHOLD_FILE
+    if threshold is None:
+        file.unlink(missing_ok=True)
+    else:
+        write_json(file, threshold.to_dict())
+
+
+def read_threshold(folder: Path) -> Threshold | None:
+    """The threshold in the folder of a model or run; ``None`` if it has none.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    file = folder / THRESHOLD_FILE
+    if not file.is_file():
+        return None
+    values = _read_json(file)
+    try:
+        return Threshold.from_dict(values)
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
 
 
 def read_embedder(

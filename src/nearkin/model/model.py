@@ -5,27 +5,50 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from rich.console import Console
 from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
 from nearkin.atomic import write_json
-from nearkin.data import ImageFiles, SampleSet, read_image
+from nearkin.data import ImageFiles, Samples, SampleSet, read_image
 from nearkin.data.decoding import BrokenImageError
 from nearkin.data.nested import move
-from nearkin.model.files import describe, read_embedder, write_embedder
+from nearkin.display import observer_for
+from nearkin.evaluation import Threshold, choose_threshold
+from nearkin.model.decision import Decision
+from nearkin.model.files import describe, read_embedder, read_threshold, write_embedder, write_threshold
 from nearkin.model.inputs import as_samples
 from nearkin.networks import Embedder
 from nearkin.networks.splitting import device_of
 from nearkin.networks.weights import add_weights
 
 Progress = Callable[[int, int], None]
+_CHUNK = 2048  # samples, about, that are embedded at a time
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some of the samples that a model embeds, one after the other.
+
+    Attributes:
+        indices: Positions of the samples that could be read.
+        embeddings: Theirs, ``(n, D)``.
+        skipped: Files that could not be read, each with the reason.
+    """
+
+    indices: range | list[int]
+    embeddings: Tensor
+    skipped: list[tuple[str, str]]
 
 
 class Model:
@@ -34,28 +57,37 @@ class Model:
     Args:
         embedders: The networks and how they see samples.
         about: What is known about how it was made: plain values.
+        threshold: From which similarity on two samples are taken for the same.
 
     Attributes:
         embedders: The networks and how they see samples.
         about: What is known about how it was made.
+        threshold: From which similarity on two samples are taken for the same, with its error rates. ``None``
+            where training had no validation classes or too few, and for the networks of a cross-validation
+            side by side: each class was learnt by all of them but one. :meth:`choose_threshold` chooses one.
         skipped: Files that the last ``embed(..., skip_bad=True)`` could not read, each with the reason.
     """
 
-    def __init__(self, embedders: Sequence[Embedder], about: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        embedders: Sequence[Embedder],
+        about: Mapping[str, Any] | None = None,
+        threshold: Threshold | None = None,
+    ) -> None:
         if not embedders:
             raise ValueError("a model needs at least one network")
         self.embedders = tuple(embedders)
         self.about = dict(about or {})
+        self.threshold = threshold
         self.skipped: list[tuple[str, str]] = []
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], **given: Any) -> Model:
         """The model in a folder that :meth:`save` wrote, or in the folder of a run."""
         folder = Path(path)
-        parts = sorted(folder.glob("network-*"))
-        if parts:
-            return cls([read_embedder(part, **given) for part in parts])
-        return cls([read_embedder(folder, **given)])
+        parts = sorted(folder.glob("network-*")) or [folder]
+        embedders = [read_embedder(part, **given) for part in parts]
+        return cls(embedders, threshold=read_threshold(folder))
 
     @property
     def network(self) -> torch.nn.Module:
@@ -93,7 +125,7 @@ class Model:
             inputs: Paths, PIL images, arrays, tensors, texts, a folder, a sample set, or a ``DataLoader``
                 whose batches are network inputs (or start with them).
             batch_size: Samples at a time; the numbers do not depend on it beyond 1e-5.
-            progress: Called with the samples done and the number of all.
+            progress: Called with the samples done and the number of all; ``True`` shows it.
             skip_bad: Leave files out that cannot be read, and list them in :attr:`skipped`, instead of
                 stopping.
 
@@ -102,21 +134,153 @@ class Model:
         """
         if isinstance(inputs, DataLoader):
             return self._embed_batches(inputs)
-        first = self.embedders[0]
-        expected = first.network.preprocessing
+        samples = self.samples(inputs)
+        rows = torch.empty(len(samples), self.embedding_dim)
+        done, self.skipped = 0, []
+        with _telling(progress, len(samples)) as told:
+            for chunk in self.embed_in_chunks(
+                samples, batch_size=batch_size, progress=told, skip_bad=skip_bad
+            ):
+                rows[done : done + len(chunk.embeddings)] = chunk.embeddings
+                done += len(chunk.embeddings)
+                self.skipped += chunk.skipped
+        if not done:
+            raise ValueError(f"none of {len(samples)} files can be read: {self.skipped[0][1]}")
+        return rows if done == len(rows) else rows[:done].clone()
+
+    def samples(self, inputs: Any) -> Samples:
+        """Inputs of any kind that :meth:`embed` takes, as samples: nothing is read yet."""
+        expected = self.embedders[0].network.preprocessing
         channels = None if expected is None else expected.channels
-        samples = as_samples(inputs, takes_images=expected is not None, channels=channels)
-        if skip_bad and isinstance(samples, ImageFiles):
-            samples = self._readable(samples)
+        return as_samples(inputs, takes_images=expected is not None, channels=channels)
+
+    def embed_in_chunks(
+        self,
+        samples: Samples,
+        *,
+        batch_size: int | None = None,
+        progress: Progress | None = None,
+        skip_bad: bool = False,
+        chunk: int = _CHUNK,
+    ) -> Iterator[Chunk]:
+        """Unit embeddings of any number of samples, some thousand at a time, so that memory stays flat.
+
+        Args:
+            samples: From :meth:`samples`.
+            batch_size: Samples at a time through the network.
+            progress: Called with the samples done and the number of all.
+            skip_bad: Leave files out that cannot be read, instead of stopping.
+            chunk: Samples per chunk, about: whole batches.
+        """
+        size = batch_size or self.embedders[0].batch_size
+        if size < 1:
+            raise ValueError(f"batch_size={size} must be at least 1")
+        step = max(chunk // size, 1) * size
+        for start in range(0, len(samples), step):
+            indices = range(start, min(start + step, len(samples)))
+            yield self._chunk(samples, indices, size, progress, skip_bad)
+
+    def _chunk(
+        self, samples: Samples, indices: range, size: int, progress: Progress | None, skip_bad: bool
+    ) -> Chunk:
+        def told(done: int, _: int) -> None:
+            if progress is not None:
+                progress(indices.start + done, len(samples))
+
+        part = samples.select(indices)
+        try:
+            return Chunk(indices, self._unit_rows(part, size, told), [])
+        except BrokenImageError:
+            if not skip_bad or not isinstance(part, ImageFiles):
+                raise
+        kept, skipped = _readable(part)
+        rows = torch.empty(0, self.embedding_dim)
+        if kept:
+            rows = self._unit_rows(part.select(kept), size, None)
+        told(len(indices), len(samples))
+        return Chunk([indices.start + index for index in kept], rows, skipped)
+
+    def _unit_rows(self, samples: Samples, size: int, progress: Progress | None) -> Tensor:
         unlabelled = SampleSet(samples, [0] * len(samples))
-        told = progress if callable(progress) else None
-        return self._together(
-            [_sized(one, batch_size).embed(unlabelled, progress=told) for one in self.embedders]
-        )
+        *others, last = (replace(one, trunk=None, batch_size=size) for one in self.embedders)
+        parts = [one.embed(unlabelled) for one in others]
+        return self._together([*parts, last.embed(unlabelled, progress=progress)])
 
     def similarity(self, a: Any, b: Any) -> Tensor:
-        """Cosines ``(N, M)`` of all inputs of ``a`` with all inputs of ``b``; neither is a probability."""
+        """Cosines ``(N, M)`` of all inputs of ``a`` with all inputs of ``b``; none is a probability."""
         return self.embed(a) @ self.embed(b).T
+
+    def same(self, a: Any, b: Any) -> Decision:
+        """Whether two samples are of one class, by the model's threshold.
+
+        Args:
+            a: One input of any kind that :meth:`embed` takes.
+            b: The other.
+
+        Returns:
+            The similarity, the threshold, and whether the one reaches the other; undecided (``None``) where
+            the model has no threshold.
+
+        Raises:
+            ValueError: An input is several samples, or cannot be read.
+        """
+        similarity = self.similarity(a, b)
+        if similarity.shape != (1, 1):
+            raise ValueError(
+                f"same compares one sample with one, not {len(similarity)} with {similarity.shape[1]}: "
+                "use similarity"
+            )
+        return Decision(float(similarity), self.threshold)
+
+    def choose_threshold(
+        self,
+        inputs: Any,
+        labels: Sequence[Any] | Tensor | None = None,
+        *,
+        false_accept_rate: float = 0.01,
+        progress: Progress | bool | None = None,
+    ) -> Threshold:
+        """Choose the model's threshold on labelled samples, and keep it in :attr:`threshold`.
+
+        Args:
+            inputs: Samples of classes that the network was not trained on, as for :meth:`embed`.
+            labels: One per sample; those of a :class:`~nearkin.data.SampleSet` by default.
+            false_accept_rate: Wanted share of the pairs of different classes that are taken for the same.
+            progress: As for :meth:`embed`.
+
+        Raises:
+            ValueError: There are no labels, or too few classes or pairs.
+        """
+        if labels is None and not isinstance(inputs, SampleSet):
+            raise ValueError("choosing a threshold needs labels: give one per sample, or a SampleSet")
+        samples = self.samples(inputs)
+        known = inputs if labels is None else SampleSet(samples, labels)
+        self.threshold = choose_threshold(
+            self.embed(samples, progress=progress),
+            known.labels,
+            false_accept_rate=false_accept_rate,
+            class_names=known.class_names,
+        )
+        return self.threshold
+
+    def fit(self, inputs: Any = None, labels: Any = None) -> Model:
+        """Do nothing: a model is trained already. With :meth:`transform` it is a step of a pipeline."""
+        return self
+
+    def transform(self, inputs: Any) -> NDArray[np.float32]:
+        """Unit embeddings ``(N, D)`` as a numpy array, for scikit-learn's pipelines."""
+        rows: NDArray[np.float32] = self.embed(inputs).numpy()
+        return rows
+
+    def fit_transform(self, inputs: Any, labels: Any = None) -> NDArray[np.float32]:
+        """The same as :meth:`transform`."""
+        return self.transform(inputs)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_clone__(self) -> Model:
+        return self  # nothing in it is learnt by fit
 
     @property
     def fingerprint(self) -> str:
@@ -137,6 +301,7 @@ class Model:
         homes = [path]
         if len(self.embedders) > 1:
             homes = [path / f"network-{number:02d}" for number in range(len(self.embedders))]
+        write_threshold(path, self.threshold)
         for home, one in zip(homes, self.embedders, strict=True):
             write_embedder(home, one)
         write_json(path / "card.json", {"fingerprint": self.fingerprint, "about": self.about})
@@ -163,22 +328,31 @@ class Model:
         units = [normalize(part.clone(), dim=1) for part in parts]
         return units[0] if len(units) == 1 else normalize(torch.cat(units, dim=1), dim=1)
 
-    def _readable(self, files: ImageFiles) -> ImageFiles:
-        self.skipped = []
-        kept = []
-        for index in range(len(files)):
-            try:
-                read_image(files.path(index))
-                kept.append(index)
-            except BrokenImageError as error:  # noqa: PERF203
-                self.skipped.append((files.name(index), str(error)))
-        if not kept:
-            raise ValueError(f"none of {len(files)} files can be read: {self.skipped[0][1]}")
-        return files.select(kept)
+
+def _readable(files: ImageFiles) -> tuple[list[int], list[tuple[str, str]]]:
+    """Positions of the files that can be read, and the others, each with the reason."""
+    kept, skipped = [], []
+    for index in range(len(files)):
+        try:
+            read_image(files.path(index))
+            kept.append(index)
+        except BrokenImageError as error:  # noqa: PERF203
+            skipped.append((files.name(index), str(error)))
+    return kept, skipped
 
 
-def _sized(embedder: Embedder, batch_size: int | None) -> Embedder:
-    return replace(embedder, trunk=None, batch_size=batch_size or embedder.batch_size)
+@contextmanager
+def _telling(progress: Progress | bool | None, count: int) -> Iterator[Progress | None]:
+    """Who is told how far it is: a function, a display on standard error, or nobody."""
+    if progress is not True:
+        yield progress or None
+        return
+    display = observer_for(True, on=Console(stderr=True, soft_wrap=True, highlight=False))
+    display.stage(f"embedding {count:,} samples")
+    try:
+        yield display.progress
+    finally:
+        display.end()
 
 
 def _name(embedder: Embedder) -> str:

@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from nearkin.atomic import write_json
-from nearkin.data import DataSet, SampleSet
+from nearkin.data import DataSet, SampleSet, common_labels
 from nearkin.evaluation import (
     ClusteringScores,
     Diagnostics,
     Interval,
+    PairedDifference,
+    RetrievalScores,
+    Whitening,
     bootstrap_intervals,
     clustering_intervals,
     clustering_scores,
     diagnostics,
+    paired_differences,
+    reranked_scores,
 )
+from nearkin.evaluation.reranking import Reranking, checked_rerankings
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
-from nearkin.protocols.sealed import concatenated, score_test
+from nearkin.protocols.sealed import concatenated, score_test, side_by_side
 from nearkin.training import Run, TestEmbeddings
+
+
+@dataclass(frozen=True)
+class Reranked:
+    """What a re-ranking makes of the test scores.
+
+    Attributes:
+        scores: After it.
+        differences: Of every score, after minus before, with its confidence interval over classes.
+    """
+
+    scores: RetrievalScores
+    differences: dict[str, PairedDifference]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "scores": self.scores.to_dict(),
+            "differences": {name: one.to_dict() for name, one in self.differences.items()},
+        }
 
 
 @dataclass(frozen=True)
@@ -35,6 +61,7 @@ class Examination:
         clustering: How well clusters of the query embeddings match their classes.
         diagnostics: Classes, confusions, hubs and doubtful labels among the queries.
         file: Where all of it is written.
+        reranked: Every re-ranking that was asked for, with its effect.
     """
 
     run: Run
@@ -43,6 +70,7 @@ class Examination:
     clustering: ClusteringScores
     diagnostics: Diagnostics
     file: Path
+    reranked: dict[str, Reranked] = field(default_factory=dict)
 
     @property
     def samples(self) -> SampleSet:
@@ -60,7 +88,12 @@ def open_again(
 
 
 def examine(
-    run: Run, embedders: Sequence[Embedder], data: DataSet, observer: Observer | None = None
+    run: Run,
+    embedders: Sequence[Embedder],
+    data: DataSet,
+    observer: Observer | None = None,
+    *,
+    rerank: Sequence[str] = (),
 ) -> Examination:
     """Score a finished run's networks again, look into its failures, and write ``evaluation.json``.
 
@@ -69,8 +102,11 @@ def examine(
         embedders: Its networks.
         data: Its data set.
         observer: Hears what is being done.
+        rerank: Re-rankings to measure: ``k_reciprocal``, ``query_expansion``, ``whitening`` (fitted on the
+            classes that are not for testing).
     """
     observer = observer or Observer()
+    methods = checked_rerankings(rerank)
     result = run.result
     recall_at = tuple(result.test.recall_at)
     opened = open_again(embedders, data, recall_at, observer)
@@ -86,8 +122,37 @@ def examine(
         diagnostics(opened.query_embeddings, labels, recall_at=recall_at),
         run.path / "evaluation.json",
     )
+    if methods:
+        whitening = _whitening(embedders, data, observer) if "whitening" in methods else None
+        observer.stage("re-ranking")
+        effects: dict[str, Reranked] = {name: _reranked(name, opened, whitening, seed) for name in methods}
+        found = replace(found, reranked=effects)
     write_json(found.file, _to_dict(found))
     return found
+
+
+def _whitening(embedders: Sequence[Embedder], data: DataSet, observer: Observer) -> Whitening:
+    """Fitted on all classes that are not for testing."""
+    observer.stage("embedding the training classes, to whiten")
+    learnt = [one.embed(data.all_classes, progress=observer.progress) for one in embedders]
+    return Whitening.fit(side_by_side(learnt))
+
+
+def _reranked(name: Reranking, opened: TestEmbeddings, whitening: Whitening | None, seed: int) -> Reranked:
+    labels, gallery_labels = opened.queries.labels, None
+    if opened.gallery is not None:
+        labels, gallery_labels = common_labels(opened.queries, opened.gallery)
+    after = reranked_scores(
+        name,
+        opened.query_embeddings,
+        labels,
+        gallery=opened.gallery_embeddings,
+        gallery_labels=gallery_labels,
+        whitening=whitening,
+        recall_at=tuple(opened.scores.recall_at),
+        per_query=True,
+    )
+    return Reranked(after, paired_differences(opened.scores, after, labels, seed=seed))
 
 
 def _to_dict(found: Examination) -> dict[str, Any]:
@@ -105,5 +170,6 @@ def _to_dict(found: Examination) -> dict[str, Any]:
         "scores": found.opened.scores.to_dict(),
         "intervals": {name: interval.to_dict() for name, interval in found.intervals.items()},
         "clustering": found.clustering.to_dict(),
+        "reranked": {name: one.to_dict() for name, one in found.reranked.items()},
         **details,
     }

@@ -117,5 +117,10 @@ def concatenated(recall_at: Sequence[int], opened: Sequence[TestEmbeddings]) -> 
     return scored(recall_at, first.queries, queries, first.gallery, found)
 
 
+def side_by_side(embeddings: Sequence[Tensor]) -> Tensor:
+    """Several networks' embeddings of length 1 in a row, ``(N, K·D)``; of one network as they are."""
+    return embeddings[0] if len(embeddings) == 1 else _row(embeddings)
+
+
 def _row(embeddings: Sequence[Tensor]) -> Tensor:
     return torch.cat([normalize(part, dim=1) for part in embeddings], dim=1)

@@ -135,6 +135,7 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
         pca_head=recipe.network.pca_head,
         views=recipe.data.views,
         recall_at=recipe.evaluation.recall_at,
+        false_accept_rate=recipe.evaluation.false_accept_rate,
     )
 
 

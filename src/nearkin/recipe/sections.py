@@ -332,10 +332,13 @@ class EvaluationRecipe(Section):
 
     Attributes:
         recall_at: The values of k; the first one selects the epoch.
+        false_accept_rate: For which the threshold between same and different is chosen, at the end of
+            training and on the validation classes. A finished run keeps its threshold.
         batch_size: Samples per batch.
     """
 
     recall_at: tuple[Count, ...] = Field(default=(1, 2, 4, 8), min_length=1, max_length=100)
+    false_accept_rate: Share = 0.01
     batch_size: Count = 500
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -14,7 +15,13 @@ from torch import Tensor
 
 from nearkin.data import SampleSet
 from nearkin.data.nested import move
-from nearkin.evaluation import RetrievalScores, retrieval_scores
+from nearkin.evaluation import (
+    RetrievalScores,
+    Threshold,
+    TooFewPairsError,
+    choose_threshold,
+    retrieval_scores,
+)
 from nearkin.losses import CrossBatchMemory
 from nearkin.model import describe
 from nearkin.networks import initialise_head_with_pca
@@ -349,22 +356,41 @@ class _Training:
         assert self.best is not None
         self.accelerator.unwrap_model(self.network).load_state_dict(self.best_weights)
         self.embedder.network.eval()
-        self.run.write_network(self.embedder.network.state_dict(), describe(self.embedder))
-        validation = None
-        held_out = self.validation if isinstance(self.validation, SampleSet) else None
-        if held_out is not None:
+        selected_on = validation = threshold = None
+        if isinstance(self.validation, SampleSet):
+            selected_on = SplitSummary.of(self.validation)
+            threshold = self._threshold(self.validation, selected_on.class_names)
             scores = {key: value for key, value in self.best.items() if key not in _NOT_SCORES}
             validation = RetrievalScores.from_dict(scores)
+        self.run.write_network(self.embedder.network.state_dict(), describe(self.embedder), threshold)
         return NetworkResult(
             rule="last epoch" if self.validation is None else "best epoch on validation classes",
             epoch=self.best["epoch"],
-            data=DataSummary(
-                SplitSummary.of(self.samples), None if held_out is None else SplitSummary.of(held_out)
-            ),
+            data=DataSummary(SplitSummary.of(self.samples), selected_on),
             validation=validation,
             warnings=self.watchdogs.warnings,
+            threshold=threshold,
             embedder=self.embedder,
         )
+
+    def _threshold(self, held_out: SampleSet, class_names: Sequence[str]) -> Threshold | None:
+        """Of the selected network, on the classes that selected it; ``None`` if they are too few."""
+        self.observer.stage(f"choosing a threshold on {held_out.num_classes:,} validation classes")
+        embeddings = self._embed(held_out)
+
+        def chosen() -> Threshold | None:
+            try:
+                return choose_threshold(
+                    embeddings,
+                    held_out.labels,
+                    false_accept_rate=self.settings.false_accept_rate,
+                    class_names=class_names,
+                    seed=self.task.seed,
+                )
+            except TooFewPairsError:
+                return None
+
+        return self.processes.ask_first(chosen)
 
     def _save(self) -> None:
         """Write a checkpoint: all that the rest of the run depends on."""

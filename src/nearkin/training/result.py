@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nearkin.data import SampleSet
-from nearkin.evaluation import Interval, RetrievalScores
+from nearkin.evaluation import Interval, RetrievalScores, Threshold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,6 +130,8 @@ class NetworkResult:
         test: Scores on the test classes, once they have been opened.
         warnings: What the watchdogs said, a line each.
         run: Its directory below the run's: ``.``, or ``fold-00``.
+        threshold: From which similarity on two samples are taken for the same; chosen on the validation
+            classes, ``None`` where there were none, or too few.
         embedder: The network itself, where it is still in memory.
     """
 
@@ -140,6 +142,7 @@ class NetworkResult:
     test: RetrievalScores | None = None
     warnings: tuple[str, ...] = ()
     run: str = "."
+    threshold: Threshold | None = None
     embedder: Embedder | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,6 +152,7 @@ class NetworkResult:
             "selection": {"rule": self.rule, "epoch": self.epoch},
             "validation": None if self.validation is None else self.validation.to_dict(),
             "test": None if self.test is None else self.test.to_dict(),
+            "threshold": None if self.threshold is None else self.threshold.to_dict(),
             "warnings": list(self.warnings),
             "data": self.data.to_dict(),
         }
@@ -164,6 +168,7 @@ class NetworkResult:
             test=_scores(values.get("test")),
             warnings=tuple(values.get("warnings", ())),
             run=values.get("run", "."),
+            threshold=None if values.get("threshold") is None else Threshold.from_dict(values["threshold"]),
         )
 
 
@@ -289,6 +294,15 @@ class Result:
     def epoch(self) -> int | None:
         """The selected epoch; ``None`` where there are several networks."""
         return self.networks[0].epoch if len(self.networks) == 1 else None
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """From which similarity on two samples are taken for the same.
+
+        ``None`` without validation classes, and with several networks: each has its own, and there is no
+        class that all of them have not learnt from, on which one for all could be chosen.
+        """
+        return self.networks[0].threshold if len(self.networks) == 1 else None
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from nearkin.atomic import is_unfinished, remove_unfinished, write_json, write_text
-from nearkin.evaluation import PerQuery, RetrievalScores
+from nearkin.evaluation import PerQuery, RetrievalScores, Threshold
 from nearkin.tensor_files import DamagedFileError, TensorFile, read_tensors, write_tensors
 from nearkin.training.distributed import is_first_process
 from nearkin.training.result import Result
@@ -43,12 +43,13 @@ NEUTRAL_KEYS = frozenset(
         "data.root",
         "data.workers",
         "evaluation.batch_size",
+        "evaluation.false_accept_rate",
         "network.trunk_cache",
         "training.checkpoint_minutes",
         "training.trackers",
     }
 )
-"""Settings that change where and how fast a run is made, and none of its numbers."""
+"""Settings that change where and how fast a run is made or how it is used, and none of its scores."""
 
 
 class RunError(ValueError):
@@ -79,6 +80,7 @@ class Run:
 
     ``recipe.toml`` says what the run is and ``run.json`` every setting of it, ``metrics.jsonl`` has a line
     per epoch, ``checkpoint/`` the last two checkpoints and, in the end, the chosen network.
+    ``threshold.json`` has the similarity from which on two samples are taken for the same.
     ``test_queries.safetensors`` has the test score of every query, for comparisons between runs, and
     ``cost.json`` what the run took; ``result.json`` is there when it is finished.
 
@@ -357,8 +359,12 @@ class Run:
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self._write(self.metrics_file, lambda file: write_text(file, lines))
 
-    def write_network(self, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
-        """Keep the weights of the chosen network, and in ``model.json`` how to build it without them."""
+    def write_network(
+        self, weights: dict[str, Tensor], about: dict[str, Any], threshold: Threshold | None = None
+    ) -> None:
+        """Keep the weights of the chosen network, in ``model.json`` how to build it, and its threshold."""
+        if threshold is not None:
+            self._write(self.path / "threshold.json", lambda file: write_json(file, threshold.to_dict()))
         self._write(self.network_file, lambda file: write_tensors(file, weights))
         self._write(self.path / "model.json", lambda file: write_json(file, about))
 

@@ -1,0 +1,275 @@
+"""Vectors in files: what they hold, and that a kill costs one chunk at most."""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from torch import nn
+
+from nearkin import data, networks
+from nearkin.data import AsIs
+from nearkin.model import Model, vector_files, write_vectors
+from nearkin.model.vector_files import named_samples
+from nearkin.networks import Embedder, WrappedNetwork
+
+
+def image_model(seed: int = 0) -> Model:
+    network = networks.build("convnet", channels=3, size=16, width=4, embedding_dim=8, seed=seed)
+    seen = data.transforms.build("resized_crop", preprocessing=network.preprocessing, train=False)
+    return Model([Embedder(network.eval(), seen, seen, transform_spec={"name": "resized_crop"})])
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    from PIL import Image  # noqa: PLC0415
+
+    numbers = np.random.default_rng(0)
+    for number in range(23):
+        place = tmp_path / "photos" / f"class{number % 3}" / f"{number:02d}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(numbers.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(place)
+    return tmp_path / "photos"
+
+
+def read_parquet(path: Path) -> tuple[list[str], list[str] | None, np.ndarray]:
+    table = pyarrow.parquet.read_table(path)
+    labels = table["label"].to_pylist() if "label" in table.column_names else None
+    return table["name"].to_pylist(), labels, np.array(table["vector"].to_pylist(), dtype=np.float32)
+
+
+def read_npy(path: Path) -> tuple[list[str], list[str] | None, np.ndarray]:
+    rows = list(csv.DictReader(path.with_suffix(".csv").read_text().splitlines()))
+    labels = [row["label"] for row in rows] if "label" in rows[0] else None
+    return [row["name"] for row in rows], labels, np.load(path)
+
+
+READERS = {".parquet": read_parquet, ".npy": read_npy}
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_names_labels_and_vectors_are_in_the_file(suffix, folder, tmp_path):
+    model = image_model()
+    heard = []
+    written = write_vectors(
+        model,
+        [folder],
+        tmp_path / f"vectors{suffix}",
+        chunk=7,
+        batch_size=3,
+        progress=lambda done, total: heard.append((done, total)),
+    )
+    names, labels, vectors = READERS[suffix](tmp_path / f"vectors{suffix}")
+    files = sorted(folder.rglob("*.png"))
+    assert names == [file.relative_to(folder).as_posix() for file in files]
+    assert labels == [file.parent.name for file in files]
+    np.testing.assert_allclose(vectors, model.embed(files).numpy(), atol=1e-5)
+    assert (written.samples, written.dimensions, written.embedded, written.found) == (23, 8, 23, 0)
+    assert heard[-1] == (23, 23)
+    assert [done for done, _ in heard] == sorted(done for done, _ in heard)
+    beside = {path.name for path in tmp_path.iterdir()}
+    assert beside == {"photos", f"vectors{suffix}"} | (
+        {"vectors.csv", "vectors.json"} if suffix == ".npy" else set()
+    )
+
+
+def test_the_vectors_of_a_parquet_file_are_lists_of_one_size(folder, tmp_path):
+    write_vectors(image_model(), [folder], tmp_path / "v.parquet")
+    field = pyarrow.parquet.read_schema(tmp_path / "v.parquet").field("vector")
+    assert str(field.type).startswith("fixed_size_list<")
+    assert field.type.list_size == 8
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_what_is_finished_is_not_made_again(suffix, folder, tmp_path, monkeypatch):
+    path = tmp_path / f"vectors{suffix}"
+    model = image_model()
+    first = write_vectors(model, [folder], path)
+    before = path.stat()
+    monkeypatch.setattr(Model, "embed_in_chunks", lambda *_, **__: pytest.fail("embedded again"))
+    again = write_vectors(model, [folder], path)
+    assert (again.embedded, again.found, again.samples) == (0, 23, first.samples)
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_another_model_or_other_files_do_not_replace_a_file_silently(suffix, folder, tmp_path):
+    path = tmp_path / f"vectors{suffix}"
+    write_vectors(image_model(), [folder], path)
+    with pytest.raises(ValueError, match="choose another name, or overwrite it"):
+        write_vectors(image_model(1), [folder], path)
+    assert not (tmp_path / f"vectors{suffix}.parts").exists()
+    (folder / "class0" / "00.png").unlink()
+    with pytest.raises(ValueError, match="embeddings of another model or of other files"):
+        write_vectors(image_model(), [folder], path)
+    assert write_vectors(image_model(), [folder], path, overwrite=True).samples == 22
+    path.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="holds something else"):
+        write_vectors(image_model(), [folder], path)
+
+
+def test_chunks_that_are_there_are_used_unless_their_files_changed(folder, tmp_path, monkeypatch):
+    path, model = tmp_path / "v.npy", image_model()
+    monkeypatch.setattr(vector_files._Work, "put_together", lambda *_: pytest.fail("that far"))
+    with pytest.raises(pytest.fail.Exception):
+        write_vectors(model, [folder], path, chunk=5, batch_size=5)
+    monkeypatch.undo()
+    changed = sorted(folder.rglob("*.png"))[7]
+    os.utime(changed, (1, 1))
+    (tmp_path / "v.npy.parts" / "part-000003.safetensors").write_bytes(b"damaged")
+    written = write_vectors(model, [folder], path, chunk=5, batch_size=5)
+    assert (written.embedded, written.found) == (10, 13)
+    np.testing.assert_allclose(np.load(path), model.embed(folder).numpy(), atol=1e-5)
+
+
+def log_chunks_and_write(folder: Path, path: Path, log: Path, suffix: str) -> None:
+    """What the killed processes do: slowly, and every chunk that is written is logged."""
+    write = vector_files._Work._write
+
+    def logged(self, number, chunk):
+        write(self, number, chunk)
+        with log.open("a") as lines:
+            lines.write(f"{number}\n")
+        time.sleep(0.01)
+
+    vector_files._Work._write = logged
+    write_vectors(image_model(), [folder], path, chunk=1, batch_size=1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that may have threads
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.parametrize("suffix", READERS)
+def test_killed_at_any_moment_it_goes_on_and_embeds_nothing_twice(suffix, folder, tmp_path):
+    path, log = tmp_path / f"v{suffix}", tmp_path / "log"
+    log.touch()
+    write_vectors(
+        image_model(), [folder], tmp_path / f"first{suffix}"
+    )  # what is imported then, is imported once
+    moments = random.Random(0)
+    started = multiprocessing.get_context("fork")
+    kills = 0
+    for _ in range(40):
+        process = started.Process(target=log_chunks_and_write, args=(folder, path, log, suffix))
+        process.start()
+        process.join(moments.uniform(0.02, 0.15 + 0.05 * kills))
+        if process.exitcode is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert process.exitcode == 0
+    assert kills >= 2
+    numbers = log.read_text().split()
+    assert len(numbers) == len(set(numbers))
+    assert len(numbers) >= 23 - kills  # one may be written and not yet logged
+    names, _, vectors = READERS[suffix](path)
+    assert len(names) == len(set(names)) == 23
+    np.testing.assert_allclose(vectors, image_model().embed(folder).numpy(), atol=1e-5)
+    assert not list(tmp_path.glob("*.parts")), "the folder of chunks is left"
+    assert not list(tmp_path.rglob(".unfinished-*"))
+
+
+def test_two_processes_do_not_write_one_file(folder, tmp_path):
+    with (
+        vector_files._alone(tmp_path / "v.npy.parts"),
+        pytest.raises(ValueError, match="another process is writing into"),
+    ):
+        write_vectors(image_model(), [folder], tmp_path / "v.npy")
+    assert write_vectors(image_model(), [folder], tmp_path / "v.npy").samples == 23
+
+
+def test_bad_files_are_named_or_skipped_and_listed(folder, tmp_path):
+    (folder / "class1" / "01.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"01\.png"):
+        write_vectors(image_model(), [folder], tmp_path / "v.npy", chunk=4, batch_size=2)
+    written = write_vectors(image_model(), [folder], tmp_path / "v.npy", chunk=4, batch_size=2, skip_bad=True)
+    assert written.samples == 22
+    assert [Path(name).name for name, _ in written.skipped] == ["01.png"]
+    assert written.found > 0  # what stood before the bad one
+    names, labels, vectors = read_npy(tmp_path / "v.npy")
+    assert len(names) == len(labels) == len(vectors) == 22
+    assert "class1/01.png" not in names
+    json.dumps(written.to_dict())
+    for file in folder.rglob("*.png"):
+        file.write_bytes(b"")
+    with pytest.raises(ValueError, match="none of 23 files can be read"):
+        write_vectors(image_model(), [folder], tmp_path / "none.npy", skip_bad=True)
+
+
+def test_several_inputs_are_called_as_they_were_given(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    named = named_samples(["photos/class0", Path("photos/class1/01.png")])
+    assert named.names[0] == "photos/class0/00.png"
+    assert named.names[-1] == "photos/class1/01.png"
+    assert set(named.labels) == {None}
+    assert named_samples(["photos"]).names[0] == "class0/00.png"
+    written = write_vectors(image_model(), ["photos/class0"], tmp_path / "v.parquet")
+    assert read_parquet(tmp_path / "v.parquet")[1] is None
+    assert written.samples == 8
+
+
+def test_arrays_and_texts(tmp_path):
+    model = Model([Embedder(WrappedNetwork(nn.Linear(6, 3), 3).eval(), AsIs(), AsIs())])
+    rows = torch.randn(11, 6)
+    np.save(tmp_path / "rows.npy", rows.numpy())
+    write_vectors(model, [tmp_path / "rows.npy"], tmp_path / "v.npy", chunk=4, batch_size=2)
+    names, labels, vectors = read_npy(tmp_path / "v.npy")
+    assert names == [str(i) for i in range(11)]
+    assert labels is None
+    np.testing.assert_allclose(vectors, model.embed(rows).numpy(), atol=1e-6)
+    (tmp_path / "texts.txt").write_text("a wren\na gull\n")
+    assert [named_samples([tmp_path / "texts.txt"]).samples[i] for i in range(2)] == ["a wren", "a gull"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "message"),
+    [
+        ([], "v.npy", "nothing to embed"),
+        (["nowhere"], "v.npy", "there is no file nowhere"),
+        (["photos", "rows.npy"], "v.npy", "rows.npy is embedded alone"),
+        (["empty"], "v.npy", "empty holds no image"),
+        (["photos"], "v.csv", "vectors are written as .parquet or .npy"),
+    ],
+)
+def test_mistakes_are_named_and_leave_nothing(folder, tmp_path, monkeypatch, inputs, output, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    np.save("rows.npy", np.zeros((2, 6)))
+    before = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        write_vectors(image_model(), inputs, output)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_without_pyarrow_the_command_to_install_it_is_told(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'nearkin\[parquet\]'"):
+        write_vectors(image_model(), [folder], tmp_path / "v.parquet")
+    assert write_vectors(image_model(), [folder], tmp_path / "v.npy").samples == 23
+
+
+def test_memory_holds_a_chunk_and_not_the_folder(tmp_path):
+    """Rows of the output are all that grows: what a stream keeps is the chunk at hand."""
+    from live_memory import peak_bytes  # noqa: PLC0415
+
+    model = image_model()
+    peaks = []
+    for count in (64, 512):
+        pixels = torch.randint(0, 256, (count, 3, 20, 20), dtype=torch.uint8)
+        chunks = model.embed_in_chunks(model.samples(pixels), batch_size=16, chunk=32)
+        peaks.append(peak_bytes(lambda chunks=chunks: [len(chunk.embeddings) for chunk in chunks]))
+    assert peaks[1] < 1.2 * peaks[0]
