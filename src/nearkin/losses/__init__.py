@@ -20,21 +20,27 @@ from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.nca import NCA
 from nearkin.losses.npair import NPair
 from nearkin.losses.pair import MinedPairLoss, PairLoss, Pairs
+from nearkin.losses.pnp import PNP
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.proxy_anchor import ProxyAnchor
 from nearkin.losses.proxy_gml import ProxyGML
 from nearkin.losses.proxy_nca import ProxyNCA
 from nearkin.losses.proxy_nca_pp import ProxyNCAPlusPlus
 from nearkin.losses.proxy_repulsion import ProxyRepulsion
+from nearkin.losses.ranks import RankingLoss
+from nearkin.losses.recall_at_k import RecallAtK
 from nearkin.losses.search_space import Choices, Range, SearchSpace
 from nearkin.losses.similarity import Measured
+from nearkin.losses.smooth_ap import SmoothAP
 from nearkin.losses.soft_triple import SoftTriple
 from nearkin.losses.softmax import Softmax
+from nearkin.losses.sup_ap import SupAP
 from nearkin.losses.triplet import Triplet
 from nearkin.losses.wrapping import WrappedLoss, as_loss, compares_samples
 
 __all__ = [
     "NCA",
+    "PNP",
     "ArcFace",
     "Choices",
     "Contrastive",
@@ -60,9 +66,13 @@ __all__ = [
     "ProxyNCAPlusPlus",
     "ProxyRepulsion",
     "Range",
+    "RankingLoss",
+    "RecallAtK",
     "SearchSpace",
+    "SmoothAP",
     "SoftTriple",
     "Softmax",
+    "SupAP",
     "Triplet",
     "WrappedLoss",
     "as_loss",
