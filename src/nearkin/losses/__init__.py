@@ -5,15 +5,21 @@ equation, the source and when to use it. ``as_loss`` makes one of anybody's func
 one file with ``@register("name")`` and one import here.
 """
 
+from nearkin.losses.angular import Angular
 from nearkin.losses.arcface import ArcFace
 from nearkin.losses.base import Loss, build, get, names, register, unregister
+from nearkin.losses.circle import Circle
 from nearkin.losses.contrastive import Contrastive
 from nearkin.losses.description import Description, describe
 from nearkin.losses.direction_multi_similarity import DirectionMultiSimilarity
 from nearkin.losses.direction_proxy_nca import DirectionProxyNCA
 from nearkin.losses.direction_triplet import DirectionTriplet
+from nearkin.losses.fast_ap import FastAP
+from nearkin.losses.histogram import Histogram
+from nearkin.losses.info_nce import InfoNCE
 from nearkin.losses.lifted_structure import LiftedStructure
 from nearkin.losses.margin import Margin
+from nearkin.losses.metric import Hyperbolic, Metric
 from nearkin.losses.modifiers.language import LanguageGuidance
 from nearkin.losses.modifiers.memory import CrossBatchMemory
 from nearkin.losses.multi_similarity import MultiSimilarity
@@ -27,6 +33,7 @@ from nearkin.losses.proxy_gml import ProxyGML
 from nearkin.losses.proxy_nca import ProxyNCA
 from nearkin.losses.proxy_nca_pp import ProxyNCAPlusPlus
 from nearkin.losses.proxy_repulsion import ProxyRepulsion
+from nearkin.losses.ranked_list import RankedList
 from nearkin.losses.ranks import RankingLoss
 from nearkin.losses.recall_at_k import RecallAtK
 from nearkin.losses.search_space import Choices, Range, SearchSpace
@@ -35,25 +42,34 @@ from nearkin.losses.smooth_ap import SmoothAP
 from nearkin.losses.soft_triple import SoftTriple
 from nearkin.losses.softmax import Softmax
 from nearkin.losses.sup_ap import SupAP
+from nearkin.losses.supcon import SupCon
 from nearkin.losses.triplet import Triplet
+from nearkin.losses.tuplet_margin import TupletMargin
 from nearkin.losses.wrapping import WrappedLoss, as_loss, compares_samples
 
 __all__ = [
     "NCA",
     "PNP",
+    "Angular",
     "ArcFace",
     "Choices",
+    "Circle",
     "Contrastive",
     "CrossBatchMemory",
     "Description",
     "DirectionMultiSimilarity",
     "DirectionProxyNCA",
     "DirectionTriplet",
+    "FastAP",
+    "Histogram",
+    "Hyperbolic",
+    "InfoNCE",
     "LanguageGuidance",
     "LiftedStructure",
     "Loss",
     "Margin",
     "Measured",
+    "Metric",
     "MinedPairLoss",
     "MultiSimilarity",
     "NPair",
@@ -66,6 +82,7 @@ __all__ = [
     "ProxyNCAPlusPlus",
     "ProxyRepulsion",
     "Range",
+    "RankedList",
     "RankingLoss",
     "RecallAtK",
     "SearchSpace",
@@ -73,7 +90,9 @@ __all__ = [
     "SoftTriple",
     "Softmax",
     "SupAP",
+    "SupCon",
     "Triplet",
+    "TupletMargin",
     "WrappedLoss",
     "as_loss",
     "build",

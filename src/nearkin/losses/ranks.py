@@ -116,7 +116,7 @@ class RankingLoss(PairLoss):
 
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """One value for each query, differentiable by its row of weights."""
-        values: Tensor = _OfRows.apply(self, S, pairs.positive, pairs.negative)
+        values: Tensor = _OfRows.apply(self, S, pairs.positive, pairs.negative)  # type: ignore[no-untyped-call]
         return pairs.mean_over_anchors(values, among=pairs.positive.any(dim=1))
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
@@ -131,6 +131,8 @@ class RankingLoss(PairLoss):
         """The loss of each row of S ``(B, R)``, 0 without a positive, and its derivative by that row."""
         values = S.new_zeros(len(S))
         weights = torch.zeros_like(S) if with_weights else None
+        if not negative.any():  # then no order is wrong
+            return values, weights
         for some in tiles(positive, S):
             rows = S.index_select(0, some.queries)
             near = rows.gather(1, some.columns)
