@@ -33,7 +33,7 @@ class Angular(PairLoss):
         Where distances of different classes have different scales: an angle has none. Usually added to
         ``npair``.
 
-    Relations:
+    Relations to other losses:
         ``npair`` with the middle of anchor and positive in the place of the anchor. Like ``triplet`` with
         swap it also pushes negatives from the positive.
 

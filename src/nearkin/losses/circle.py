@@ -34,7 +34,7 @@ class Circle(PairLoss):
         In place of multi-similarity without its miner: easy pairs fade by themselves. The paper has m 0.4, γ
         80 for fine-grained retrieval, m 0.25, γ 256 for faces, 128 for persons.
 
-    Relations:
+    Relations to other losses:
         With constants for a_n and a_p it is ``npair`` on scaled cosines with a margin, and a smooth form of
         ``lifted_structure``. ``multi_similarity`` has two logarithms where this has one.
 
@@ -48,7 +48,7 @@ class Circle(PairLoss):
         tensor(49.6640)
     """
 
-    stopped_gradients = True
+    stops_gradients = True
 
     search_space = space(margin=MARGIN, scale=Range(8.0, 256.0, step=2.0, log=True))
 

@@ -37,6 +37,10 @@ class Contrastive(MinedPairLoss):
         A simple baseline that is hard to beat when pairs are plentiful and the margin is right. It wants
         batches with several samples per class. With a cross-batch memory it becomes much stronger.
 
+    Relations to other losses:
+        What ``triplet`` asks of differences this asks of each pair, against a fixed margin; ``margin`` learns
+        that margin, and ``sup_ap``'s calibration is this with a margin for positives too.
+
     Args:
         margin: λ; negatives less similar than λ (farther than λ, by D² or D) are left alone.
         metric: "cosine", the survey's "squared_euclidean", "euclidean", "euclidean_raw", "hyperbolic" or

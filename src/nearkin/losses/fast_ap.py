@@ -30,7 +30,7 @@ class FastAP(PairLoss):
     When to use:
         As a cheap ranking loss for very large batches: its cost does not grow with the number of positives.
 
-    Relations:
+    Relations to other losses:
         ``smooth_ap`` compares every positive with every sample; this only asks in which bin they are. More
         bins come nearer to average precision, with gradients of fewer samples.
 

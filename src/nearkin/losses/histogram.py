@@ -30,7 +30,7 @@ class Histogram(PairLoss):
         Where one threshold shall separate positive from negative pairs of all classes (verification), and
         there is no time to tune: it has next to no hyperparameters.
 
-    Relations:
+    Relations to other losses:
         A soft 1 − AUC of "same or not" over all pairs of the batch, where ``triplet`` compares only pairs
         that share an anchor.
 

@@ -45,7 +45,7 @@ class InfoNCE(PairLoss):
         Where there are pairs but no classes: augmented views, images and captions, questions and answers. It
         lives from large batches; gradient caching gives any size.
 
-    Relations:
+    Relations to other losses:
         Sohn's ``npair`` on cosines with a temperature; ``supcon`` with one positive per anchor. Without the
         temperature's sharpness but with a margin in the angle it is ``tuplet_margin``.
 

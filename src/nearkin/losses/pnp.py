@@ -34,7 +34,7 @@ class PNP(RankingLoss):
         In the place of ``smooth_ap``, with a say in which positives matter: "Dq" and "Ds" let go of positives
         that are far behind (noisy labels, several modes per class), "O" and "Iu" insist on them.
 
-    Relations:
+    Relations to other losses:
         ``smooth_ap`` less its competition between positives: with one positive per query and form="Dq", α = 1
         it is that loss.
 

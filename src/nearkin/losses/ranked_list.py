@@ -37,7 +37,7 @@ class RankedList(PairLoss):
         Where classes have inner structure that shall survive: positives within α − m are left alone, instead
         of being pulled onto one point.
 
-    Relations:
+    Relations to other losses:
         ``margin`` with a fixed boundary (β = α − m/2, half the margin), averaged per anchor and with the
         nearest negatives weighed most. T = 0 weighs all violating ones alike, as ``contrastive`` does.
 
@@ -53,7 +53,7 @@ class RankedList(PairLoss):
         0.6047
     """
 
-    stopped_gradients = True
+    stops_gradients = True
 
     search_space = space(
         margin=MARGIN, alpha=Range(0.8, 1.6, step=0.1), temperature=Range(1.0, 30.0, log=True)

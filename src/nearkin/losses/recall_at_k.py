@@ -33,7 +33,7 @@ class RecallAtK(RankingLoss):
         With batches of thousands (together with gradient caching), where the first k neighbours mean
         something; in small batches every positive is among the first 16.
 
-    Relations:
+    Relations to other losses:
         The ranks of ``smooth_ap``, counted up to k instead of divided; like it, a function of all samples of
         the batch for each positive.
 

@@ -34,7 +34,7 @@ class SmoothAP(RankingLoss):
         With large batches of a few samples per class, where it optimises nearly what retrieval is scored by;
         among the best on data sets of very many small classes (Stanford Online Products).
 
-    Relations:
+    Relations to other losses:
         The same ranks as ``recall_at_k`` (cut at k), ``pnp`` (negatives only) and ``sup_ap`` (which bounds
         average precision from below). As τ goes to 0 it becomes 1 − average precision, which ``fast_ap``
         approximates by histograms.

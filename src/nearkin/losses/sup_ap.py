@@ -41,7 +41,7 @@ class SupAP(RankingLoss):
         Where ``smooth_ap`` stalls: negatives far before a positive keep pulling, and the calibration makes
         scores of different batches comparable, so that batches may be smaller.
 
-    Relations:
+    Relations to other losses:
         ``smooth_ap`` with another step for negatives and none for positives; the calibration is
         ``contrastive`` with a margin for positives too.
 

@@ -38,7 +38,7 @@ class SupCon(PairLoss):
         choice with labels and views together. With metric="hyperbolic" and T 0.2 it is the loss of the
         hyperbolic vision transformers.
 
-    Relations:
+    Relations to other losses:
         ``nca`` takes the logarithm of the sum over positives, this the mean of logarithms. ``info_nce``
         leaves the other positives out of the denominator; with one positive each, the two are equal.
 

@@ -46,6 +46,10 @@ class Triplet(MinedPairLoss):
         When only the order of distances matters, not their size. Semi-hard mining is the safe choice;
         mining="all" is exact over every triplet at the price of a sort, not of B³.
 
+    Relations to other losses:
+        ``npair`` and ``info_nce`` compare with all negatives at once where this takes one; ``smooth_ap``
+        counts the triplets that are in the wrong order. ``direction_triplet`` adds a term to it.
+
     Args:
         margin: λ.
         metric: as for ``contrastive``.

@@ -31,7 +31,7 @@ class TupletMargin(PairLoss):
         Where ``npair`` or ``info_nce`` overfit to the hardest positives: an angle below β counts as reached,
         and a pair nearer than that is even let go.
 
-    Relations:
+    Relations to other losses:
         With β = 0 it is ``info_nce`` with T = 1/s. The angle is ArcFace's, with the opposite sign.
 
     Args:
