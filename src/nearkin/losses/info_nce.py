@@ -28,7 +28,7 @@ class InfoNCE(PairLoss):
     memory, a gallery) are compared in the same way.
 
     Equation:
-        L = mean over positive pairs (i, p) of −log(e^{S_ip/T} / (e^{S_ip/T} + Σ_{n∈N_i} e^{S_in/T}))
+        L = mean over positive pairs (i, p) of −log(exp(S_ip/T) / (exp(S_ip/T) + Σ_{n∈N_i} exp(S_in/T)))
 
         With symmetric, partners are also looked for in the other direction: the mean of both, with the
         columns of S in the place of its rows. With another metric, minus the distance takes the place of S.

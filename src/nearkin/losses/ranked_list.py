@@ -22,7 +22,8 @@ class RankedList(PairLoss):
     """Keep positives within a ball around the anchor and negatives outside of a larger one.
 
     Equation:
-        L = mean over anchors of ½ mean_{p: D > α−m} (D − α + m) + ½ Σ_{n: D < α} w_n (α − D)
+        L = mean over anchors of ½ mean over positives with D > α − m of (D − α + m)
+          + ½ Σ_{n∈N_i} w_n [α − D]₊
 
         w_n is proportional to e^{T(α − D)}, sums to 1 over the negatives with D < α, and is a constant: no
         gradient flows through it.

@@ -18,8 +18,8 @@ class RecallAtK(RankingLoss):
     """How many of a sample's positives are among its k nearest, for several k, with soft ranks.
 
     Equation:
-        L = mean over queries with a positive of 1 − mean over k of min(Σ_{p∈P_i} σ_T(k − R(i,p)), k) / min(k,
-          |P_i|)
+        L = mean over queries with a positive of 1 − mean over k of
+          min(Σ_{p∈P_i} σ_T(k − R(i,p)), k) / min(k, |P_i|)
 
         R(i,p) = 1 + Σ_{k≠i,p} σ_τ(S_ik − S_ip), σ_τ(t) = 1 / (1 + e^{−t/τ})
 

@@ -22,7 +22,7 @@ class SupCon(PairLoss):
     """Every positive as the right answer among all other samples of the batch.
 
     Equation:
-        L = mean over anchors with a positive of −(1/|P_i|) Σ_{p∈P_i} log(e^{S_ip/T} / Σ_{k≠i} e^{S_ik/T})
+        L = mean over anchors with a positive of −(1/|P_i|) Σ_{p∈P_i} log(exp(S_ip/T) / Σ_{k≠i} exp(S_ik/T))
 
         With another metric, minus the distance takes the place of S. A batch without negatives gives 0.
 
