@@ -42,7 +42,7 @@ _SYMBOLS = {
     "‖": r"\Vert ",
     "|": r"\vert ",
 }
-_FUNCTIONS = ("log", "cos", "sin", "exp")
+_FUNCTIONS = ("log", "cos", "sin", "tan", "exp", "min")
 _OPERATORS = ("LSE", "softmax", "softplus", "KL")
 
 

@@ -131,6 +131,8 @@ def _page(choice: LossChoice) -> str:
     equation, *notes = about.equation.split("\n\n")
     parts = [f"# {about.name}", about.summary, equation_html(equation), *notes]
     parts += ["## When to use it", about.when_to_use]
+    if about.relations:
+        parts += ["## Relations to other losses", about.relations]
     parts += ["## What it does to points", _forces(choice)]
     parts += ["## What it does to pairs", _weights(choice)]
     parts += ["## Cost", _cost(about.name)]

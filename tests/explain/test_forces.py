@@ -54,6 +54,8 @@ def test_forces_on_the_circle_are_what_a_small_step_says(choice):
     if loss.on_sphere:
         radial = (found.on_points * layout.points).sum(dim=1)
         torch.testing.assert_close(radial, torch.zeros_like(radial), atol=1e-9, rtol=0)
+    if loss.stops_gradients:
+        return  # its forces are not the slopes of its value
     step = 1e-6
     for index, place in ((0, 0), (2, 1), (6, 0)):
         values = []

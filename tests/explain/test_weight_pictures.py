@@ -113,5 +113,7 @@ def test_losses_without_one_matrix_of_similarities_say_so():
         similarity_weights(losses.build("direction_proxy_nca", num_classes=2, embedding_dim=2), S, labels)
     with pytest.raises(ValueError, match="one_per_class"):
         similarity_weights(losses.build("npair", pairs="one_per_class"), S, labels)
+    with pytest.raises(ValueError, match="metric='hyperbolic' is no function of cosines"):
+        similarity_weights(losses.build("triplet", metric="hyperbolic"), S, labels)
     with pytest.raises(ValueError, match="Loss is neither pair-based nor proxy-based"):
         similarity_weights(losses.Loss(), S, labels)

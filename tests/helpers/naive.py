@@ -6,7 +6,7 @@ gives one part for each sample, ``(B,)``; the loss is their sum. ``counts[i]`` s
 
 from __future__ import annotations
 
-from math import inf, log, pi, radians, sin
+from math import cos, inf, log, pi, radians, sin, tan
 
 import torch
 from torch import Tensor
@@ -109,36 +109,29 @@ def multi_similarity_pairs(S, y, epsilon):
 
 
 def contrastive(x, y, *, margin=0.5, metric="cosine", counts=None):
-    z = units(x)
+    near = nearness(x, metric)
+    best, boundary = (1, margin) if metric == "cosine" else (0, -margin)
     pulls, pushes = [], []
     for i in range(len(y)):
-        for j in range(len(y)):
-            if i == j:
-                continue
-            S, D = z[i] @ z[j], {"euclidean": distance, "squared_euclidean": squared_distance}.get(metric)
-            if y[i] == y[j]:
-                pulls.append((i, 1 - S if D is None else D(z[i], z[j])))
-            else:
-                term = S - margin if D is None else margin - D(z[i], z[j])
-                if term > 0:
-                    pushes.append((i, term))
+        pulls += [(i, best - near[i][p]) for p in positives_of(y, i)]
+        pushes += [(i, near[i][n] - boundary) for n in negatives_of(y, i) if near[i][n] > boundary]
     return mean(pulls, y, counts) + mean(pushes, y, counts)
 
 
-def triplet(x, y, *, margin=0.1, metric="cosine", mining="semi_hard", counts=None):
-    z, S = units(x), cosines(x)
+def triplet(x, y, *, margin=0.1, metric="cosine", mining="semi_hard", swap=False, smooth=False, counts=None):
+    near = nearness(x, metric)
+    # Mining looks at cosines where the metric is a function of them: copies of an image then tie as they do.
+    S = near if metric in ("euclidean_raw", "hyperbolic", "signal_to_noise") else cosines(x)
     mined = {"all": lambda: all_triplets(y), "hard": lambda: hard_triplets(S, y)}.get(
         mining, lambda: semi_hard_triplets(S, y)
     )()
     terms = []
     for a, p, n in mined:
-        if metric == "cosine":
-            term = S[a][n] - S[a][p] + margin
-        elif metric == "euclidean":
-            term = distance(z[a], z[p]) - distance(z[a], z[n]) + margin
-        else:
-            term = (2 - 2 * S[a][p]) - (2 - 2 * S[a][n]) + margin
-        if term > 0:
+        nearest = torch.maximum(near[a][n], near[p][n]) if swap else near[a][n]
+        term = nearest - near[a][p] + margin
+        if smooth:
+            terms.append((a, log_one_plus([term])))
+        elif term > 0:
             terms.append((a, term))
     return mean(terms, y, counts)
 
@@ -355,3 +348,233 @@ def proxy_repulsion(x, y, w, *, alpha=32.0, margin=0.1, through_samples=True, co
                 exponents.append(alpha * (R + margin))
         push = push + log_one_plus(exponents) / len(w)
     return pull_of_proxies(z, y, v, alpha, margin, counts) + everywhere(push, y)
+
+
+def poincare_distance(a: Tensor, b: Tensor, c: float = 0.1, clip: float = 2.3) -> Tensor:
+    """Rows are cut, mapped into the ball by the exponential map at 0, and measured there, as printed."""
+
+    def in_ball(v: Tensor) -> Tensor:
+        length = v.norm()
+        v = v * clip / length if length > clip else v
+        return torch.tanh(c**0.5 * v.norm()) * v / (c**0.5 * v.norm())
+
+    if torch.equal(a, b):
+        return (a - b).sum() * 0
+    p, q = in_ball(a), in_ball(b)
+    apart = 2 * c * (p - q).square().sum() / ((1 - c * p.square().sum()) * (1 - c * q.square().sum()))
+    return torch.acosh(1 + apart) / c**0.5
+
+
+def signal_to_noise(a: Tensor, b: Tensor) -> Tensor:
+    return torch.var(unit(a) - unit(b)) / torch.var(unit(a))
+
+
+DISTANCES = {
+    "cosine": lambda a, b: -(unit(a) @ unit(b)),
+    "squared_euclidean": lambda a, b: squared_distance(unit(a), unit(b)),
+    "euclidean": lambda a, b: distance(unit(a), unit(b)),
+    "euclidean_raw": squared_distance,
+    "hyperbolic": poincare_distance,
+    "signal_to_noise": signal_to_noise,
+}
+"""Of two raw embeddings; the cosine counts as a distance less 1."""
+
+
+def nearness(x: Tensor, metric: str) -> list[list[Tensor]]:
+    return [[-DISTANCES[metric](a, b) for b in x] for a in x]
+
+
+def step(t: Tensor, temperature: float) -> Tensor:
+    return 1 / (1 + torch.exp(torch.clamp(-t / temperature, -50, 50)))
+
+
+def ranks_of(S, y, i, p, above, below):
+    """R⁺ and R⁻ of positive p for query i, with one step over positives and one over negatives."""
+    nothing = torch.zeros((), dtype=torch.float64)
+    among = 1 + sum((above(S[i][q] - S[i][p]) for q in positives_of(y, i) if q != p), nothing)
+    before = sum((below(S[i][n] - S[i][p]) for n in negatives_of(y, i)), nothing)
+    return among, before
+
+
+def of_ranks(x, y, counts, above, below, lost):
+    S = cosines(x)
+    queries = [i for i in range(len(y)) if positives_of(y, i) and len(set(y)) > 1]
+    terms = [(i, lost([ranks_of(S, y, i, p, above, below) for p in positives_of(y, i)])) for i in queries]
+    return mean(terms, y, counts)
+
+
+def precision_lost(ranks):
+    return 1 - sum(among / (among + before) for among, before in ranks) / len(ranks)
+
+
+def smooth_ap(x, y, *, temperature=0.01, counts=None):
+    def sigmoid(t):
+        return step(t, temperature)
+
+    return of_ranks(x, y, counts, sigmoid, sigmoid, precision_lost)
+
+
+def sup_ap(x, y, *, temperature=0.01, slope=100.0, shift=0.05, calibration=1.0, counts=None):
+    tie = 1e-6  # two copies of an image, up to rounding
+
+    def above(t):
+        return torch.tensor(0.5 if abs(t) <= tie else float(t > 0), dtype=torch.float64)
+
+    def below(t):
+        if t <= tie:
+            return step(t, temperature)
+        if t <= shift:
+            return 0.5 + step(t, temperature)
+        return slope * (t - shift) + 0.5 + step(torch.tensor(shift, dtype=torch.float64), temperature)
+
+    S, pulls, pushes = cosines(x), [], []
+    for i in range(len(y)):
+        pulls += [(i, 0.9 - S[i][p]) for p in positives_of(y, i) if S[i][p] < 0.9]
+        pushes += [(i, S[i][n] - 0.6) for n in negatives_of(y, i) if S[i][n] > 0.6]
+    ranked = of_ranks(x, y, counts, above, below, precision_lost)
+    return ranked + calibration * (mean(pulls, y, counts) + mean(pushes, y, counts))
+
+
+def recall_at_k(x, y, *, ks=(1, 2, 4, 8, 16), temperature=0.01, cut_temperature=1.0, counts=None):
+    def sigmoid(t):
+        return step(t, temperature)
+
+    def lost(ranks):
+        recalls = []
+        for k in ks:
+            found = sum(step(k - (among + before), cut_temperature) for among, before in ranks)
+            recalls.append(torch.clamp(found, max=k) / min(k, len(ranks)))
+        return 1 - sum(recalls) / len(recalls)
+
+    return of_ranks(x, y, counts, sigmoid, sigmoid, lost)
+
+
+def pnp(x, y, *, form="Dq", temperature=0.01, alpha=4.0, counts=None):
+    penalty = {
+        "O": lambda t: t,
+        "Ds": lambda t: torch.log(1 + t),
+        "Dq": lambda t: 1 - (1 + t) ** -alpha,
+        "Iu": lambda t: (1 + t) * torch.log(1 + t),
+    }[form]
+
+    def sigmoid(t):
+        return step(t, temperature)
+
+    return of_ranks(
+        x, y, counts, sigmoid, sigmoid, lambda ranks: sum(penalty(t) for _, t in ranks) / len(ranks)
+    )
+
+
+def circle(x, y, *, margin=0.4, scale=80.0, counts=None):
+    S, terms = cosines(x), []
+    for i in range(len(y)):
+        P, N = positives_of(y, i), negatives_of(y, i)
+        if P and N:
+            pushes = [scale * torch.relu(S[i][n].detach() + margin) * (S[i][n] - margin) for n in N]
+            pulls = [-scale * torch.relu(1 + margin - S[i][p].detach()) * (S[i][p] - 1 + margin) for p in P]
+            terms.append((i, log_one_plus([lse(pushes) + lse(pulls)])))
+    return mean(terms, y, counts)
+
+
+def supcon(x, y, *, temperature=0.1, metric="cosine", counts=None):
+    near, terms = nearness(x, metric), []
+    for i in range(len(y)):
+        if (P := positives_of(y, i)) and len(set(y)) > 1:
+            among = lse([near[i][k] / temperature for k in range(len(y)) if k != i])
+            terms.append((i, sum(among - near[i][p] / temperature for p in P) / len(P)))
+    return mean(terms, y, counts)
+
+
+def info_nce(x, y, *, temperature=0.05, symmetric=True, metric="cosine", counts=None):
+    near, terms = nearness(x, metric), []
+    for i in range(len(y)):
+        for p in positives_of(y, i):
+            losing = [(near[i][n] - near[i][p]) / temperature for n in negatives_of(y, i)]
+            terms.append((i, log_one_plus(losing)))
+    return mean(terms, y, counts)
+
+
+def info_nce_of_partners(x, others, y, *, temperature=0.05, symmetric=True, counts=None):
+    """Row by row; ``y`` are the labels of both sides."""
+    S = [[unit(a) @ unit(b) / temperature for b in others] for a in x]
+    terms = []
+    for i in range(len(y)):
+        there = log_one_plus([S[i][j] - S[i][i] for j in range(len(y)) if y[j] != y[i]])
+        back = log_one_plus([S[j][i] - S[i][i] for j in range(len(y)) if y[j] != y[i]])
+        terms.append((i, (there + back) / 2 if symmetric else there))
+    return mean(terms, y, counts)
+
+
+def ranked_list(x, y, *, margin=0.4, alpha=1.2, temperature=10.0, metric="euclidean", counts=None):
+    near, terms = nearness(x, metric), []
+    for i in range(len(y)):
+        far = [-near[i][p] for p in positives_of(y, i) if -near[i][p] > alpha - margin]
+        close = [-near[i][n] for n in negatives_of(y, i) if -near[i][n] < alpha]
+        term = torch.zeros((), dtype=torch.float64)
+        if far:
+            term = term + 0.5 * sum(d - alpha + margin for d in far) / len(far)
+        if close:
+            shares = torch.softmax(torch.stack([temperature * (alpha - d.detach()) for d in close]), 0)
+            term = term + 0.5 * sum(w * (alpha - d) for w, d in zip(shares, close, strict=True))
+        terms.append((i, term))
+    return mean(terms, y, counts)
+
+
+def tuplet_margin(x, y, *, margin_degrees=5.73, scale=64.0, counts=None):
+    z, S, beta, terms = units(x), cosines(x), radians(margin_degrees), []
+    for i in range(len(y)):
+        for p in positives_of(y, i):
+            same = torch.equal(z[i], z[p])  # where the angle has no derivative
+            turned = S[i][p] * cos(beta) if same else torch.cos(torch.acos(S[i][p]) - beta)
+            terms.append((i, log_one_plus([scale * (S[i][n] - turned) for n in negatives_of(y, i)])))
+    return mean(terms, y, counts)
+
+
+def angular(x, y, *, angle_degrees=45.0, counts=None):
+    S, t, terms = cosines(x), tan(radians(angle_degrees)) ** 2, []
+    for a in range(len(y)):
+        for p in positives_of(y, a):
+            exponents = [4 * t * (S[a][n] + S[p][n]) - 2 * (1 + t) * S[a][p] for n in negatives_of(y, a)]
+            terms.append((a, log_one_plus(exponents)))
+    return mean(terms, y, counts)
+
+
+def pulse(value: Tensor, node: float, width: float) -> Tensor:
+    return torch.relu(1 - torch.abs(value - node) / width)
+
+
+def fast_ap(x, y, *, bins=10, counts=None):
+    S, width, terms = cosines(x), 4 / bins, []
+    for i in range(len(y)):
+        P, N = positives_of(y, i), negatives_of(y, i)
+        if not P:
+            continue
+        right, all_of_them, total = torch.zeros(()), torch.zeros(()), torch.zeros(())
+        for j in range(bins + 1):
+            here = sum(pulse(2 - 2 * S[i][p], j * width, width) for p in P)
+            right = right + here
+            all_of_them = all_of_them + here
+            all_of_them = all_of_them + sum(pulse(2 - 2 * S[i][n], j * width, width) for n in N)
+            if here > 0:
+                total = total + here * right / all_of_them
+        terms.append((i, 1 - total / len(P)))
+    return mean(terms, y, counts)
+
+
+def histogram(x, y, *, bins=200, counts=None):
+    S, width = cosines(x), 2 / bins
+    times = [1.0] * len(y) if counts is None else counts
+    nodes = [-1 + j * width for j in range(bins + 1)]
+    positives = [(times[i], S[i][p]) for i in range(len(y)) for p in positives_of(y, i)]
+    total = sum(weight for weight, _ in positives)
+    here = [
+        sum((w * pulse(s, node, width) for w, s in positives), torch.zeros(())) / (total or 1)
+        for node in nodes
+    ]
+    up_to = torch.cumsum(torch.stack(here), 0)
+    terms = []
+    for i in range(len(y)):
+        for n in negatives_of(y, i):
+            at = [pulse(S[i][n], node, width) * up for node, up in zip(nodes, up_to, strict=True)]
+            terms.append((i, sum(at)))
+    return mean(terms, y, counts)

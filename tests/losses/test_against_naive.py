@@ -42,6 +42,38 @@ PAIR_CASES = [
     ("direction_multi_similarity", {"gamma": 0.3}, naive.multi_similarity),
     ("direction_multi_similarity", {"gamma": 0.5, "epsilon": 0.6}, naive.multi_similarity),
 ]
+METRICS = ["euclidean_raw", "hyperbolic", "signal_to_noise"]
+MORE_PAIR_CASES = [
+    *(("contrastive", {"margin": 1.1, "metric": metric}, naive.contrastive) for metric in METRICS),
+    *(("triplet", {"margin": 0.3, "metric": metric, "mining": "all"}, naive.triplet) for metric in METRICS),
+    ("triplet", {"metric": "hyperbolic", "mining": "hard"}, naive.triplet),
+    ("triplet", {"mining": "all", "swap": True, "metric": "euclidean"}, naive.triplet),
+    ("triplet", {"mining": "all", "smooth": True, "metric": "hyperbolic"}, naive.triplet),
+    ("triplet", {"mining": "hard", "swap": True, "smooth": True}, naive.triplet),
+    ("circle", {}, naive.circle),
+    ("circle", {"margin": 0.25, "scale": 256.0}, naive.circle),
+    ("supcon", {}, naive.supcon),
+    ("supcon", {"temperature": 0.2, "metric": "hyperbolic"}, naive.supcon),
+    ("info_nce", {}, naive.info_nce),
+    ("info_nce", {"temperature": 0.2, "metric": "hyperbolic"}, naive.info_nce),
+    ("ranked_list", {}, naive.ranked_list),
+    ("ranked_list", {"margin": 0.2, "alpha": 1.0, "temperature": 3.0}, naive.ranked_list),
+    ("tuplet_margin", {}, naive.tuplet_margin),
+    ("tuplet_margin", {"margin_degrees": 20.0, "scale": 10.0}, naive.tuplet_margin),
+    ("angular", {}, naive.angular),
+    ("fast_ap", {}, naive.fast_ap),
+    ("fast_ap", {"bins": 23}, naive.fast_ap),
+    ("histogram", {"bins": 8}, naive.histogram),
+]
+RANKING_CASES = [
+    ("smooth_ap", {}, naive.smooth_ap),
+    ("smooth_ap", {"temperature": 0.1}, naive.smooth_ap),
+    ("sup_ap", {}, naive.sup_ap),
+    ("sup_ap", {"temperature": 0.1, "shift": 0.2, "slope": 10.0, "calibration": 0.5}, naive.sup_ap),
+    ("recall_at_k", {}, naive.recall_at_k),
+    ("recall_at_k", {"ks": (2, 3), "temperature": 0.1, "cut_temperature": 0.3}, naive.recall_at_k),
+    *(("pnp", {"form": form, "alpha": 2.0}, naive.pnp) for form in ("O", "Ds", "Dq", "Iu")),
+]
 PROXY_CASES = [
     ("softmax", {}, naive.softmax),
     ("softmax", {"normalized": True}, naive.softmax),
@@ -62,7 +94,7 @@ PROXY_CASES = [
     ("direction_proxy_nca", {"gamma": 0.3}, naive.proxy_nca),
     ("direction_proxy_nca", {"gamma": 0.5, "scale": 1.0}, naive.proxy_nca),
 ]
-CASES = [*PAIR_CASES, *PROXY_CASES]
+CASES = [*PAIR_CASES, *MORE_PAIR_CASES, *RANKING_CASES, *PROXY_CASES]
 IDS = [f"{name}-{'-'.join(f'{k}={v}' for k, v in keywords.items())}" for name, keywords, _ in CASES]
 
 CLASSES = 7

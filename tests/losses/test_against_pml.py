@@ -82,6 +82,32 @@ PAIRS = {
         None,
     ),
     "nca": (losses.NCA(temperature=0.5), pml.NCALoss(softmax_scale=2), None),
+    "triplet swap": (
+        losses.Triplet(margin=0.05, metric="euclidean", mining="all", swap=True),
+        pml.TripletMarginLoss(swap=True),
+        None,
+    ),
+    "triplet smooth": (
+        losses.Triplet(margin=0.05, metric="euclidean", mining="all", smooth=True),
+        pml.TripletMarginLoss(smooth_loss=True),
+        None,
+    ),
+    "contrastive raw": (
+        losses.Contrastive(margin=9.0, metric="euclidean_raw"),
+        pml.ContrastiveLoss(0, 9, distance=distances.LpDistance(power=2, normalize_embeddings=False)),
+        None,
+    ),
+    "signal to noise": (
+        losses.Contrastive(margin=1.0, metric="signal_to_noise"),
+        pml.SignalToNoiseRatioContrastiveLoss(pos_margin=0, neg_margin=1),
+        None,
+    ),
+    "circle": (losses.Circle(), pml.CircleLoss(), None),
+    "circle of faces": (losses.Circle(margin=0.25, scale=256.0), pml.CircleLoss(m=0.25, gamma=256), None),
+    "supcon": (losses.SupCon(), pml.SupConLoss(), None),
+    "nt-xent": (losses.InfoNCE(temperature=0.07), pml.NTXentLoss(), None),
+    "tuplet_margin": (losses.TupletMargin(), pml.TupletMarginLoss(), None),
+    "fast_ap": (losses.FastAP(), pml.FastAPLoss(), None),
 }
 
 
@@ -123,3 +149,46 @@ def test_proxies(name, seed):
     assert_agree(lambda x: ours(x, LABELS), lambda x: theirs(x, LABELS), seed)
     their_gradient = weights.grad if parameter == "proxies" else weights.grad.T
     torch.testing.assert_close(ours.proxies.grad.flatten(0, -2), their_gradient, rtol=1e-6, atol=1e-8)
+
+
+def test_smooth_ap_with_the_query_as_its_own_positive():
+    """Theirs is first among its own positives; against a gallery that holds the query, ours is theirs.
+
+    Their values are float32, and right only where there are as many classes as samples of each.
+    """
+    x, y = (embeddings(0)[:16].requires_grad_() for _ in range(2))
+    theirs = pml.SmoothAPLoss()(y, LABELS[:16])
+    ours = losses.SmoothAP()(x, LABELS[:16], references=x, reference_labels=LABELS[:16])
+    torch.testing.assert_close(ours, theirs.double(), rtol=1e-6, atol=1e-6)
+    ours.backward()
+    theirs.backward()
+    torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["O", "Ds", "Dq", "Iu"])
+def test_pnp_with_the_query_as_its_own_positive(form):
+    """The same: against a gallery that holds the query, ours is theirs."""
+    x = embeddings(0)
+    theirs = pml.PNPLoss(variant=form, alpha=2)(x, LABELS)
+    ours = losses.PNP(form=form, alpha=2.0)(x, LABELS, references=x, reference_labels=LABELS)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_angular_on_unit_vectors():
+    """Theirs normalises anchors and positives, but not negatives."""
+    x = torch.nn.functional.normalize(embeddings(0))
+    theirs = pml.AngularLoss(alpha=45)(x, LABELS)
+    torch.testing.assert_close(losses.Angular()(x, LABELS), theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_ranked_list_up_to_their_small_constant():
+    x = embeddings(0)
+    theirs = pml.RankedListLoss(margin=0.4, Tn=3, alpha=1.2)(x, LABELS)
+    ours = losses.RankedList(temperature=3.0)(x, LABELS)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+def test_histogram_as_far_as_theirs_is_float32():
+    theirs = pml.HistogramLoss(n_bins=100)(embeddings(0), LABELS)
+    torch.testing.assert_close(losses.Histogram(bins=100)(embeddings(0), LABELS), theirs, rtol=1e-6, atol=0)

@@ -19,6 +19,17 @@ VARIANTS = [
     ("contrastive", {"metric": "squared_euclidean", "margin": 1.0}),
     ("contrastive", {"metric": "euclidean", "margin": 1.0}),
     ("contrastive", {"mining": "random"}),
+    ("contrastive", {"metric": "euclidean_raw", "margin": 5.0}),
+    ("contrastive", {"metric": "hyperbolic", "margin": 1.0}),
+    ("triplet", {"metric": "signal_to_noise", "mining": "all"}),
+    ("triplet", {"swap": True, "smooth": True, "mining": "all"}),
+    ("supcon", {"metric": "hyperbolic"}),
+    ("info_nce", {"metric": "euclidean_raw", "temperature": 0.5}),
+    ("ranked_list", {"metric": "hyperbolic"}),
+    ("smooth_ap", {"temperature": 0.1}),
+    ("recall_at_k", {"ks": (1,), "cut_temperature": 0.01}),
+    ("pnp", {"form": "Iu"}),
+    ("circle", {"scale": 256.0}),
     ("triplet", {"mining": "all"}),
     ("triplet", {"mining": "all", "metric": "euclidean"}),
     ("triplet", {"mining": "hard", "metric": "squared_euclidean"}),
@@ -48,6 +59,7 @@ def test_promises_of_variants(name, keywords):
 @pytest.mark.parametrize("name", losses.names())
 def test_description(name):
     testing.check_description(name)
+    assert losses.describe(name).relations.endswith("."), "say in a sentence how it relates to other losses"
 
 
 @pytest.mark.parametrize("name", losses.names())

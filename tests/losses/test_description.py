@@ -12,6 +12,7 @@ def test_everything_a_person_needs():
     assert "log(1 + Σ_{P_i}" in about.equation
     assert "CVPR 2019" in about.source
     assert about.when_to_use
+    assert "``proxy_anchor``" in about.relations
     assert about.defaults == {
         "alpha": 2.0,
         "beta": 50.0,
@@ -26,29 +27,41 @@ def test_everything_a_person_needs():
 
 def test_all_are_there():
     assert set(losses.names()) == {
+        "angular",
         "arcface",
+        "circle",
         "contrastive",
         "direction_multi_similarity",
         "direction_proxy_nca",
         "direction_triplet",
+        "fast_ap",
+        "histogram",
+        "info_nce",
         "lifted_structure",
         "margin",
         "multi_similarity",
         "nca",
         "npair",
+        "pnp",
         "proxy_anchor",
         "proxy_gml",
         "proxy_nca",
         "proxy_nca_pp",
         "proxy_repulsion",
+        "ranked_list",
+        "recall_at_k",
+        "smooth_ap",
         "soft_triple",
         "softmax",
+        "sup_ap",
+        "supcon",
         "triplet",
+        "tuplet_margin",
     }
 
 
 def test_defaults_are_those_of_the_equations():
-    """LOSSES.md is the only source of values."""
+    """LOSSES.md and LOSSES2.md are the only sources of values, and papers for what these do not have."""
     published = {
         "contrastive": {"margin": 0.5},
         "triplet": {"margin": 0.1, "mining": "semi_hard"},
@@ -68,6 +81,18 @@ def test_defaults_are_those_of_the_equations():
         "direction_triplet": {"margin": 0.1, "gamma": 0.3},
         "direction_multi_similarity": {"gamma": 0.3},
         "direction_proxy_nca": {"scale": 9.0, "gamma": 0.3},
+        "angular": {"angle_degrees": 45.0},
+        "circle": {"margin": 0.4, "scale": 80.0},
+        "fast_ap": {"bins": 10},
+        "histogram": {"bins": 200},
+        "info_nce": {"temperature": 0.05, "symmetric": True},
+        "pnp": {"form": "Dq", "temperature": 0.01, "alpha": 4.0},
+        "ranked_list": {"margin": 0.4, "alpha": 1.2, "temperature": 10.0},
+        "recall_at_k": {"ks": (1, 2, 4, 8, 16), "temperature": 0.01, "cut_temperature": 1.0},
+        "smooth_ap": {"temperature": 0.01},
+        "sup_ap": {"temperature": 0.01, "slope": 100.0, "shift": 0.05, "calibration": 1.0},
+        "supcon": {"temperature": 0.1},
+        "tuplet_margin": {"margin_degrees": 5.73, "scale": 64.0},
     }
     assert set(published) == set(losses.names())
     for name, values in published.items():

@@ -80,7 +80,9 @@ def test_ones_own_data_gets_ten_losses_and_a_place_of_its_own(photos, tmp_path):
 def test_without_anything_it_is_the_embedded_plan():
     plan = plan_for(None, settings={})
     assert plan.name == "tournament"
-    assert [run.recipe.loss.name for run in plan.runs()] == nearkin.losses.names()
+    played = [run.recipe.loss.name for run in plan.runs()]
+    assert len(played) == 18  # what README's first command takes minutes for; new losses do not join it
+    assert set(played) < set(nearkin.losses.names())
     few = plan_for(None, losses=["nca"], seeds=[3], settings={"epochs": 2})
     (run,) = few.runs()
     assert (run.name, run.recipe.training.epochs) == ("glyphs-convnet-nca-64-seed3", 2)

@@ -220,6 +220,7 @@ def print_loss(name: str) -> None:
     console.print(table)
     facts = [
         ("when to use", about.when_to_use),
+        *([("relations to other losses", about.relations)] if about.relations else []),
         ("source", about.source),
         ("class", f"nearkin.losses.{about.class_name}"),
         ("proxies", "learnable, one or more per class" if about.needs_classes else "none"),

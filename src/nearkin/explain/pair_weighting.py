@@ -30,6 +30,10 @@ def check_weighs_pairs(loss: Loss) -> None:
         )
     if isinstance(loss, NPair) and loss.pairs != "all":
         raise ValueError('npair with pairs="one_per_class" sees a part of the matrix only: see npair')
+    if isinstance(loss, PairLoss) and not loss.geometry.on_sphere:
+        raise ValueError(
+            f"metric={loss.geometry.name!r} is no function of cosines: see its forces, or another metric"
+        )
     if not isinstance(loss, PairLoss | ProxyLoss):
         raise ValueError(f"{type(loss).__name__} is neither pair-based nor proxy-based: it has no ∂L/∂S")
 

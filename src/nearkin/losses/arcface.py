@@ -31,6 +31,12 @@ class ArcFace(ProxyLoss):
     When to use:
         Many classes with many samples each, as in faces. With few samples per class lower the scale.
 
+    Relations to other losses:
+        Without margin it is ``softmax(normalized=True)``. ``cosface`` subtracts its margin from the cosine
+        instead of adding it to the angle; ``sub_center_arcface`` has several centres per class,
+        ``curricularface`` weighs hard negatives more as training goes on, ``adaface`` lets the margin depend
+        on the length of the embedding.
+
     Args:
         num_classes: C.
         embedding_dim: D.

@@ -51,6 +51,8 @@ class Loss(nn.Module):
         needs_classes: whether the constructor takes ``num_classes`` and ``embedding_dim``.
         compares_samples: whether samples of a batch are compared with each other, so that batches need
             several of each class; losses over proxies do not.
+        stops_gradients: whether a part of the value is a constant on purpose, so that the gradient is not the
+            derivative of the value.
         search_space: where ``nearkin tune`` looks for the hyperparameters that are worth it.
         validate: whether the *values* of the inputs are checked (finite embeddings, labels in range). Shapes
             and dtypes always are. On CUDA the check waits for the device once per call;
@@ -59,6 +61,7 @@ class Loss(nn.Module):
 
     needs_classes: ClassVar[bool] = False
     compares_samples: bool = True
+    stops_gradients: ClassVar[bool] = False
     search_space: ClassVar[SearchSpace] = {}
     reduction: str = "mean"
     validate: bool = True

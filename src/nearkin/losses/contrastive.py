@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from nearkin.losses.base import register, require_non_negative, require_one_of
-from nearkin.losses.metric import METRICS, nearness, nearness_and_slope, of_identical
+from nearkin.losses.base import register, require_non_negative
+from nearkin.losses.metric import Metric, through_slope_
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
@@ -22,7 +25,8 @@ class Contrastive(MinedPairLoss):
 
         With metric="squared_euclidean", where D² = 2 − 2S:
         L = mean over positive pairs of D² + mean over negative pairs with D² < λ of (λ − D²)
-        With metric="euclidean", D takes the place of D².
+        With metric="euclidean", D takes the place of D²; with "euclidean_raw" D² is that of raw embeddings,
+        with "hyperbolic" the distance in the Poincaré ball, with "signal_to_noise" var(z − z') / var(z).
 
         One value per sample: its own pairs' part of both means, times B.
 
@@ -33,9 +37,15 @@ class Contrastive(MinedPairLoss):
         A simple baseline that is hard to beat when pairs are plentiful and the margin is right. It wants
         batches with several samples per class. With a cross-batch memory it becomes much stronger.
 
+    Relations to other losses:
+        What ``triplet`` asks of differences this asks of each pair, against a fixed margin; ``margin`` learns
+        that margin, and ``sup_ap``'s calibration is this with a margin for positives too.
+
     Args:
         margin: λ; negatives less similar than λ (farther than λ, by D² or D) are left alone.
-        metric: "cosine", the survey's "squared_euclidean", or "euclidean".
+        metric: "cosine", the survey's "squared_euclidean", "euclidean", "euclidean_raw", "hyperbolic" or
+            "signal_to_noise"; or a metric of ``nearkin.losses``, such as ``Hyperbolic(curvature=0.5)``; or a
+            table of its name and keywords.
         mining: a miner's name or a miner.
         generator: for random miners.
 
@@ -51,28 +61,27 @@ class Contrastive(MinedPairLoss):
         self,
         *,
         margin: float = 0.5,
-        metric: str = "cosine",
+        metric: str | Mapping[str, Any] | Metric = "cosine",
         mining: str | Miner = "all",
         generator: torch.Generator | None = None,
     ) -> None:
         require_non_negative(margin=margin)
-        require_one_of(METRICS, metric=metric)
         super().__init__(mining, generator)
         self.margin = margin
-        self.metric = metric
+        self.use_metric(metric)
 
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """Both means."""
         positive, negative = self.mine_masks(S, pairs)
-        near = nearness(S, self.metric)
-        pull = pairs.mean_over_pairs(of_identical(self.metric) - near, positive)
+        near = self.geometry.nearness(S)
+        pull = pairs.mean_over_pairs(self.geometry.identical - near, positive)
         push = pairs.mean_over_pairs(near - self._boundary, negative & (near > self._boundary))
         return pull + push
 
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
         """The weights are constants on the positive and on the violating negative pairs."""
         positive, negative = self.mine_pairs(S, pairs)
-        near, slope = nearness_and_slope(S, self.metric)
+        near, slope = self.geometry.nearness_and_slope(S)
         violating = torch.gt(near, self._boundary, out=torch.empty_like(S)).mul_(negative)
         counts = torch.stack([positive.sum(), violating.sum()])
         per_positive, per_violation = counts.clamp_min(1).reciprocal_().unbind()
@@ -80,10 +89,10 @@ class Contrastive(MinedPairLoss):
         # Linear in the nearness where it is not 0: weights times nearness, and where the means start from.
         has_positives, has_violations = counts.clamp_max_(1).unbind()
         value = torch.dot(weights.view(-1), near.view(-1))
-        value.add_(has_positives, alpha=of_identical(self.metric)).sub_(has_violations, alpha=self._boundary)
-        return Measured(value, weights if self.metric == "cosine" else weights.mul_(slope))
+        value.add_(has_positives, alpha=self.geometry.identical).sub_(has_violations, alpha=self._boundary)
+        return Measured(value, through_slope_(weights, slope))
 
     @property
     def _boundary(self) -> float:
         """How near negatives may be."""
-        return self.margin if self.metric == "cosine" else -self.margin
+        return self.margin if self.geometry.identical else -self.margin

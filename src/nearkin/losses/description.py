@@ -13,7 +13,7 @@ from nearkin.losses.base import Loss, get, names
 from nearkin.losses.wrapping import WrappedLoss
 
 _NOT_HYPERPARAMETERS = ("num_classes", "embedding_dim", "generator")
-_SECTION = re.compile(r"^(Equation|Source|When to use|Args|Example):$")
+_SECTION = re.compile(r"^(Equation|Source|When to use|Relations to other losses|Args|Attributes|Example):$")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Description:
         equation: one or more lines of plain text.
         source: authors, title, venue, year.
         when_to_use: a paragraph.
+        relations: a paragraph on how it relates to other losses; may be empty.
         defaults: hyperparameter → default value, in the order of the signature.
         arguments: every constructor keyword → what it means.
         example: a doctest.
@@ -39,6 +40,7 @@ class Description:
     equation: str
     source: str
     when_to_use: str
+    relations: str
     defaults: dict[str, Any]
     arguments: dict[str, str]
     example: str
@@ -66,6 +68,7 @@ def describe(loss: str | Loss) -> Description:
         equation=sections.get("Equation", ""),
         source=_one_line(sections.get("Source", "")),
         when_to_use=_one_line(sections.get("When to use", "")),
+        relations=_one_line(sections.get("Relations to other losses", "")),
         defaults={
             keyword: parameter.default
             for keyword, parameter in inspect.signature(made).parameters.items()

@@ -35,6 +35,9 @@ class DirectionMultiSimilarity(MultiSimilarity):
     When to use:
         To try on top of ``multi_similarity`` with the same batches.
 
+    Relations to other losses:
+        ``multi_similarity`` where γ is 0.
+
     Args:
         alpha: α, sharpness on the positive pairs.
         beta: β, sharpness on the negative pairs.

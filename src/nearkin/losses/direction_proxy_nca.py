@@ -29,6 +29,9 @@ class DirectionProxyNCA(ProxyNCA):
     When to use:
         To try on top of ``proxy_nca``.
 
+    Relations to other losses:
+        ``proxy_nca`` where γ is 0.
+
     Args:
         num_classes: C; with a single class there is nothing to learn and the loss is 0.
         embedding_dim: D.

@@ -37,6 +37,9 @@ class DirectionTriplet(Triplet):
         To try on top of a triplet loss that has stopped improving. Its cost grows with the number of triplets
         (its memory does not).
 
+    Relations to other losses:
+        ``triplet`` with metric="squared_euclidean" and mining="all" where γ is 0.
+
     Args:
         margin: α.
         gamma: γ; 0 is the triplet loss with metric="squared_euclidean" and mining="all".

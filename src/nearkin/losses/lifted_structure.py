@@ -32,6 +32,10 @@ class LiftedStructure(MinedPairLoss):
         Like the triplet loss with every sample of the batch taking part. Its hinge stops pulling once an
         anchor is well placed.
 
+    Relations to other losses:
+        ``triplet`` with a soft worst case in the place of mined triplets; a softplus in the place of the
+        hinge makes it ``circle`` with constant weights. ``multi_similarity`` has its two sums apart.
+
     Args:
         margin: λ.
         positive_scale: β, sharpness on the positive pairs.

@@ -30,6 +30,10 @@ class Margin(MinedPairLoss):
         With distance-weighted mining, which it was made for. The boundary β learns by itself; give it its own
         (small) learning rate through ``param_groups``.
 
+    Relations to other losses:
+        ``contrastive`` on distances with a margin for positives too and a boundary that is learnt;
+        ``ranked_list`` weighs its negatives.
+
     Args:
         margin: m.
         beta: β at the start.

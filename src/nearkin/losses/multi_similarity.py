@@ -29,6 +29,10 @@ class MultiSimilarity(MinedPairLoss):
         The first pair-based loss to try: no proxies to learn, robust defaults. Give it batches with several
         samples of each class (the paper: 16 classes × 5).
 
+    Relations to other losses:
+        ``proxy_anchor`` is its form with proxies as anchors; ``circle`` has one logarithm where this has two.
+        ``direction_multi_similarity`` adds a term to it.
+
     Args:
         alpha: α, sharpness on the positive pairs.
         beta: β, sharpness on the negative pairs.

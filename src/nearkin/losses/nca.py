@@ -30,6 +30,10 @@ class NCA(PairLoss):
         As the parameter-free ancestor of the proxy losses; a lower temperature looks at nearer neighbours
         only. Wants large batches.
 
+    Relations to other losses:
+        ``supcon`` takes the logarithm of every positive by itself; ``proxy_nca_pp`` is this with proxies in
+        the place of the other samples.
+
     Args:
         temperature: T.
 

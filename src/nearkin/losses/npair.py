@@ -33,6 +33,10 @@ class NPair(PairLoss):
         With batches of two samples from each of many classes. It works on raw embeddings, whose length the l2
         term holds; evaluate with cosine similarity.
 
+    Relations to other losses:
+        ``info_nce`` on raw inner products in the place of scaled cosines; one negative makes it a smooth
+        ``triplet``.
+
     Args:
         l2: weight of the mean squared length of the embeddings; a batch without any pair has no such term.
         pairs: "all", or Sohn's "one_per_class".

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from nearkin.losses.base import (
     runs_eagerly,
     weighted,
 )
+from nearkin.losses.metric import COSINE, Metric, find_metric
 from nearkin.losses.similarity import (
     Measured,
     Side,
@@ -142,6 +143,9 @@ class PairLoss(Loss):
     on_sphere: bool = True
     """Whether S is made of cosines, or of raw inner products."""
 
+    geometry: Metric = COSINE
+    """The measure of nearness, where the loss has a choice; set by :meth:`use_metric`."""
+
     among_references: bool = False
     """Whether the loss also looks at similarities between two references; with ``references=`` it then works
     on the ``(B + R, B + R)`` matrix of everything against everything."""
@@ -179,6 +183,12 @@ class PairLoss(Loss):
             if compared is None:
                 return at_least_float32(embeddings).sum() * 0
             return self._through(self.measure, at_least_float32(embeddings), compared)
+
+    def use_metric(self, metric: str | Mapping[str, Any] | Metric) -> None:
+        """Compare by another nearness than the cosine; for constructors that take ``metric=``."""
+        self.metric = metric
+        self.geometry = find_metric(metric)
+        self.on_sphere = self.geometry.on_sphere
 
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """The loss as a function of S, differentiable in S.
@@ -285,7 +295,10 @@ class PairLoss(Loss):
             lambda: find_pairs(labels, reference_labels, dtype), labels, left.rows.shape[1], anchors, weights
         )
         compared = self.select(Comparison(left, right, pairs), reference_labels)
-        return compared if compared.pairs.anchors else None
+        if not compared.pairs.anchors:
+            return None
+        left, right = self.geometry.place(compared.left, compared.right)
+        return compared._replace(left=left, right=right)
 
     def _side(self, embeddings: Tensor, what: str = "embeddings") -> Side:
         """One side of the comparison in full precision, checked, and its lengths where they are to be 1."""
@@ -344,9 +357,10 @@ class MinedPairLoss(PairLoss):
         return miners.build(name)
 
     def mine(self, S: Tensor, pairs: Pairs) -> miners.Mined:
-        """What the miner selects; it sees the values of S only, without gradient."""
+        """What the miner selects; it sees values only, without gradient: cosines, or a metric's nearness."""
+        S = S.detach()
         return self.miner(
-            S.detach(),
+            S if self.geometry.on_sphere else self.geometry.nearness(S),
             pairs.positive,
             pairs.negative,
             embedding_dim=pairs.embedding_dim,

@@ -39,6 +39,10 @@ class ProxyAnchor(ProxyLoss):
         The first proxy-based loss to try: fast convergence, works with random batches. Give its proxies a
         learning rate about 100 times the network's and let the embedding layer warm up for an epoch.
 
+    Relations to other losses:
+        ``multi_similarity`` with proxies as anchors; ``proxy_repulsion`` keeps its first term and lets
+        proxies repel each other instead of samples.
+
     Args:
         num_classes: C.
         embedding_dim: D.

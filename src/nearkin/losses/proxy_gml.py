@@ -39,6 +39,10 @@ class ProxyGML(ProxyLoss):
         Several proxies per class without the cost of comparing with all of them in the gradient. The proxies
         want a learning rate of their own (0.03 in the paper).
 
+    Relations to other losses:
+        With all proxies selected and one per class it is ``softmax`` with normalized and scale 1, plus the
+        regulariser between proxies.
+
     Args:
         num_classes: C.
         embedding_dim: D.

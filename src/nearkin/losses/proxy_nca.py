@@ -28,6 +28,10 @@ class ProxyNCA(ProxyLoss):
     When to use:
         Historically the first proxy loss; ``proxy_nca_pp`` and ``proxy_anchor`` supersede it.
 
+    Relations to other losses:
+        ``proxy_nca_pp`` keeps the own proxy in the denominator, which makes it a cross-entropy;
+        ``direction_proxy_nca`` adds a term.
+
     Args:
         num_classes: C; with a single class there is nothing to learn and the loss is 0.
         embedding_dim: D.

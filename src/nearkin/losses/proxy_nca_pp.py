@@ -28,6 +28,10 @@ class ProxyNCAPlusPlus(ProxyLoss):
         A strong and simple proxy loss. The paper pairs it with max pooling, layer normalisation and proxies
         that learn much faster than the network.
 
+    Relations to other losses:
+        ``softmax`` with normalized and scale 2/T: between unit vectors the squared distance is 2 − 2S.
+        ``nca`` is its form without proxies.
+
     Args:
         num_classes: C.
         embedding_dim: D.

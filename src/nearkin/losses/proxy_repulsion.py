@@ -38,6 +38,9 @@ class ProxyRepulsion(ProxyLoss):
         When proxies of different classes crowd together. Through samples, only directions that the batch
         occupies count, and the repulsion grows with the batch.
 
+    Relations to other losses:
+        ``proxy_anchor``'s positive term; the other one acts between proxies, directly or through the samples.
+
     Args:
         num_classes: C.
         embedding_dim: D.

@@ -35,6 +35,10 @@ class SoftTriple(ProxyLoss):
         Classes with several modes (poses, plumages). Its centres want a learning rate about 100 times the
         network's; for very many classes use two centres each.
 
+    Relations to other losses:
+        With one centre per class and no margin it is ``softmax`` with normalized; the centres are averaged
+        softly where others take the nearest.
+
     Args:
         num_classes: C.
         embedding_dim: D.

@@ -29,6 +29,10 @@ class Softmax(ProxyLoss):
     When to use:
         The baseline every other loss should beat; normalized=True usually retrieves better.
 
+    Relations to other losses:
+        With normalized it is NormFace, and ``arcface`` with a margin of 0; ``proxy_nca_pp`` is the same on
+        squared distances (scale = 2/T), and ``soft_triple`` has several centres per class.
+
     Args:
         num_classes: C.
         embedding_dim: D.

@@ -42,7 +42,8 @@ def check_loss(
         loss: a registered name; a class; a function without arguments that makes a loss; or a plain function
             ``(embeddings, labels) -> scalar``.
         stopped_gradients: whether the loss treats a part of its value as a constant on purpose (as the Circle
-            loss does its weights), so that its gradient is not its derivative: then that is not checked.
+            loss does its weights), so that its gradient is not its derivative: then that is not checked. A
+            class says so itself by its attribute ``stops_gradients``.
         surrogate: a function ``(embeddings, labels) -> scalar`` whose gradient such a loss must have.
         hyperparameters: for a name or a class.
 
@@ -159,7 +160,9 @@ def check_gradients_reach_embeddings_and_parameters(make: Make) -> None:
 
 
 def check_gradient_is_the_derivative(make: Make) -> None:
-    """``gradcheck`` in float64, of embeddings and parameters."""
+    """``gradcheck`` in float64, of embeddings and parameters; not where a loss stops gradients on purpose."""
+    if make().stops_gradients:
+        return
     embeddings = batch(torch.float64).requires_grad_()
     parameters = tuple(p.detach().requires_grad_() for p in make().double().parameters())
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nearkin.losses.base import register, require_non_negative, require_one_of
-from nearkin.losses.metric import METRICS, nearness, nearness_and_slope
+from nearkin.losses.base import register, require_non_negative
+from nearkin.losses.metric import Metric, through_slope_
 from nearkin.losses.pair import MinedPairLoss, Pairs
 from nearkin.losses.search_space import MARGIN, space
 from nearkin.losses.similarity import Measured
@@ -29,7 +30,10 @@ class Triplet(MinedPairLoss):
         L = mean over mined triplets (a, p, n) with a value above 0 of [S_an − S_ap + λ]₊
 
         With metric="squared_euclidean", where D² = 2 − 2S: [D_ap² − D_an² + λ]₊
-        With metric="euclidean": [D_ap − D_an + λ]₊
+        With metric="euclidean": [D_ap − D_an + λ]₊; with "euclidean_raw" D² is that of raw embeddings, with
+        "hyperbolic" D is the distance in the Poincaré ball.
+        With swap, the nearer of anchor and positive counts: max(S_an, S_pn) takes the place of S_an.
+        With smooth, softplus takes the place of [·]₊.
 
         One value per sample: the part of the triplets it is the anchor of, times B.
 
@@ -42,9 +46,16 @@ class Triplet(MinedPairLoss):
         When only the order of distances matters, not their size. Semi-hard mining is the safe choice;
         mining="all" is exact over every triplet at the price of a sort, not of B³.
 
+    Relations to other losses:
+        ``npair`` and ``info_nce`` compare with all negatives at once where this takes one; ``smooth_ap``
+        counts the triplets that are in the wrong order. ``direction_triplet`` adds a term to it.
+
     Args:
         margin: λ.
-        metric: "cosine", "squared_euclidean" or "euclidean".
+        metric: as for ``contrastive``.
+        swap: whether a negative is also pushed from the positive, where it is nearer to that than to the
+            anchor (Balntas et al., 2016).
+        smooth: whether triplets beyond the margin keep a small pull, by softplus.
         mining: a miner's name or a miner; masks stand for all triplets they allow.
         generator: for random miners.
 
@@ -60,35 +71,48 @@ class Triplet(MinedPairLoss):
         self,
         *,
         margin: float = 0.1,
-        metric: str = "cosine",
+        metric: str | Mapping[str, Any] | Metric = "cosine",
+        swap: bool = False,
+        smooth: bool = False,
         mining: str | Miner = "semi_hard",
         generator: torch.Generator | None = None,
     ) -> None:
         require_non_negative(margin=margin)
-        require_one_of(METRICS, metric=metric)
         super().__init__(mining, generator)
         self.margin = margin
-        self.metric = metric
+        self.use_metric(metric)
+        self.swap = swap
+        self.smooth = smooth
+        self.among_references = self.among_references or swap
 
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """The mean over active triplets."""
-        mined, near = self.mine(S, pairs), nearness(S, self.metric)
+        mined, near = self.mine(S, pairs), self.geometry.nearness(S)
         if isinstance(mined, Triplets):
             anchor, positive, negative = mined
-            terms = (near[anchor, negative] - near[anchor, positive] + self.margin).relu()
+            between = near[positive, negative] if self.swap else near[:0]
+            terms = self._hinge(self._term(near[anchor, negative], near[anchor, positive], between))
             nothing = near.new_zeros(len(S))
             sums, counts = (
                 nothing.index_add(0, anchor, of_triplets) for of_triplets in (terms, terms.sign())
             )
         else:
-            sums, counts = sum_over_triplets(
-                lambda near_an, near_ap, _: near_an - near_ap + self.margin, near, mined
-            )
+            sums, counts = sum_over_triplets(self._term, near, mined, self._hinge)
         return pairs.mean_of_sums(sums, counts.detach())
 
+    def _term(self, near_an: Tensor, near_ap: Tensor, near_pn: Tensor) -> Tensor:
+        """How much a triplet violates the margin."""
+        return (torch.maximum(near_an, near_pn) if self.swap else near_an) - near_ap + self.margin
+
+    def _hinge(self, terms: Tensor) -> Tensor:
+        """What of it counts."""
+        return torch.nn.functional.softplus(terms) if self.smooth else terms.relu()
+
     def measure(self, S: Tensor, pairs: Pairs, with_weights: bool) -> Measured:
-        """A pair's weight is the number of active triplets it is in."""
-        near, slope = nearness_and_slope(S, self.metric)
+        """A pair's weight is the number of active triplets it is in; other forms are left to autograd."""
+        if self.swap or self.smooth:
+            return super().measure(S, pairs, with_weights)
+        near, slope = self.geometry.nearness_and_slope(S)
         mined = self.mine(S, pairs)
         if isinstance(mined, Triplets):
             total, active, memberships = _count_listed(near, mined, self.margin)
@@ -96,15 +120,17 @@ class Triplet(MinedPairLoss):
             total, active, memberships = _count_all(near, mined, self.margin)
         per_triplet = active.clamp_min(1).to(S.dtype).reciprocal()
         weights = memberships.mul_(per_triplet)
-        return Measured(total * per_triplet, weights if self.metric == "cosine" else weights.mul_(slope))
+        return Measured(total * per_triplet, through_slope_(weights, slope))
 
 
 Term = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From the nearness ``(A, R)`` of negatives, ``(A, 1)`` of a positive and ``(A, R)`` between these two."""
 
 
-def sum_over_triplets(term: Term, near: Tensor, mined: Masks) -> tuple[Tensor, Tensor]:
-    """For each anchor the sum of ``[term]₊`` over all its triplets, differentiable, and how many are above 0.
+def sum_over_triplets(
+    term: Term, near: Tensor, mined: Masks, hinge: Callable[[Tensor], Tensor] = torch.relu
+) -> tuple[Tensor, Tensor]:
+    """For each anchor the sum of ``hinge(term)`` over its triplets, differentiable, and how many exceed 0.
 
     One positive of each anchor at a time, and nothing of it is kept for the backward pass: memory does not
     grow with the number of triplets.
@@ -114,20 +140,30 @@ def sum_over_triplets(term: Term, near: Tensor, mined: Masks) -> tuple[Tensor, T
         terms = term(
             near[anchor], near[anchor, positive].unsqueeze(1), near[positive] if square else near[:0]
         )
-        active = torch.where(mined.negative[anchor], terms, 0).relu()
+        active = hinge(torch.where(mined.negative[anchor], terms, -inf))
         return active.sum(dim=1), active.sign().sum(dim=1)
 
     square = near.shape[0] == near.shape[1]
-    anchor, positive = places_of(mined.positive)
-    place = places_in_rows(anchor, len(near))
     sums, counts = near.new_zeros(len(near)), near.new_zeros(len(near))
-    for k in range(int(place.max()) + 1 if len(place) else 0):
-        kth = (place == k).nonzero().squeeze(1)
-        parts = checkpoint(of_one_positive, near, anchor[kth], positive[kth], use_reentrant=False)
+    for anchor, positive in each_positive(mined.positive):
+        parts = checkpoint(of_one_positive, near, anchor, positive, use_reentrant=False)
         sums, counts = (
-            total.index_add(0, anchor[kth], part) for total, part in zip((sums, counts), parts, strict=True)
+            total.index_add(0, anchor, part) for total, part in zip((sums, counts), parts, strict=True)
         )
     return sums, counts
+
+
+def each_positive(mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows and columns of a mask ``(B, R)``: the first true entry of each row, then the second, and so on.
+
+    >>> [columns.tolist() for _, columns in each_positive(torch.tensor([[True, True], [False, True]]))]
+    [[0, 1], [1]]
+    """
+    anchor, positive = places_of(mask)
+    place = places_in_rows(anchor, len(mask))
+    for k in range(int(place.max()) + 1 if len(place) else 0):
+        kth = (place == k).nonzero().squeeze(1)
+        yield anchor[kth], positive[kth]
 
 
 def _count_listed(S: Tensor, triplets: Triplets, margin: float) -> tuple[Tensor, Tensor, Tensor]:

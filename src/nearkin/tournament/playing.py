@@ -67,7 +67,7 @@ def play(
 
     Args:
         data: A folder of images, a table of them, the name of a data set, a recipe (whose loss gives way), or
-            a plan; without anything every loss is trained on the embedded glyphs. Runs, folders of runs and
+            a plan; without anything 18 losses are trained on the embedded glyphs. Runs, folders of runs and
             tables of results, one or several, are ranked without training.
         losses: Names, tables with keywords (``{"name": "margin", "nu": 0.1}``), or functions and classes that
             can be imported; ``"all"`` for every registered one. By default ten well-known ones.
