@@ -28,6 +28,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,6 @@ HEAVY = (
     "matplotlib.pyplot",
     "sklearn.metrics",
     "scipy.stats",
-    "hypothesis",
     "pytest",
 )
 """Loaded once, before any child begins; nothing of a room that is changed is among it."""
@@ -288,8 +288,13 @@ def _run_tests(path: str, tree: ast.Module | None) -> None:
                     os.dup2(silence, stream)
                 _put_in_place(SOURCE / path, compile(tree, str(SOURCE / path), "exec"))
             options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+            options += ["--assert=plain"]  # pytest reads files whose asserts it rewrites by itself, from disk
             code = int(pytest.main([*options, f"--basetemp={folder}/tests", *tests_of(path)]))
+    except BaseException:  # whatever it is, the child ends here
+        traceback.print_exc()
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
 
