@@ -110,6 +110,24 @@ def test_a_narrow_terminal_gets_whole_cells(nearkin, monkeypatch, small_recipe, 
     assert "…" not in out
 
 
+def test_long_names_leave_the_numbers_whole(nearkin, monkeypatch, small_recipe, tmp_path):
+    for name, epochs in (("balanced", 1), ("random", 2)):
+        terms = {"loss": {"name": "multi_similarity"}, "training": {"epochs": epochs}}
+        sampler = {"sampler": {"name": name, "batch_size": 40}}
+        train(tmp_path / "runs" / name, {**small_recipe, **terms, **sampler})
+    monkeypatch.setattr(console, "_width", 80)  # as in a pipe
+    code, out, _ = nearkin("tournament", tmp_path / "runs", "--no-baselines", "--no-report")
+    assert code == 0
+    assert "…" not in out
+    scores = [
+        json.loads((tmp_path / "runs" / name / "result.json").read_text()) for name in ("balanced", "random")
+    ]
+    for found in scores:
+        assert f"{100 * found['test']['recall_at_1']:.2f}" in out
+    for words in ("sampler.name=balanced", "training.epochs=2", "95% interval", "beats"):
+        assert words in out
+
+
 def test_without_runs_the_embedded_plan_is_executed_ranked_and_reported(
     nearkin, small_recipe, tmp_path, monkeypatch
 ):
