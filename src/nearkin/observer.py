@@ -22,6 +22,9 @@ class Observer:
     def warning(self, text: str) -> None:
         """Something goes wrong, and there is something to try; said once, in a line."""
 
+    def note(self, text: str) -> None:
+        """Something to know about the data, such as how many files are not read; said once, in a line."""
+
     def stage(self, what: str) -> None:
         """Something that takes a while begins; it ends the stage before it."""
 
@@ -53,6 +56,10 @@ class PassingOn(Observer):
     def warning(self, text: str) -> None:
         """Pass on."""
         self.observer.warning(text)
+
+    def note(self, text: str) -> None:
+        """Pass on."""
+        self.observer.note(text)
 
     def stage(self, what: str) -> None:
         """Pass on."""

@@ -112,6 +112,10 @@ class LineDisplay(Observer):
         """Say what goes wrong, at once."""
         print(f"warning: {text}", file=self._warnings.file, flush=True)
 
+    def note(self, text: str) -> None:
+        """Say what is to be known about the data."""
+        self._say(f"note: {text}")
+
     def end(self) -> None:
         """Training is over."""
         self._training = False

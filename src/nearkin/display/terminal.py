@@ -119,6 +119,10 @@ class TerminalDisplay(Observer):
         """Print what goes wrong above the live line."""
         self._print(Text.assemble(("warning: ", "yellow"), text))
 
+    def note(self, text: str) -> None:
+        """Print what is to be known about the data."""
+        self._print(Text.assemble(("note: ", "cyan"), text))
+
     def end(self) -> None:
         """Take the live line away."""
         self._stop()
