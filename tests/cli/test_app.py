@@ -43,7 +43,9 @@ def test_train_then_train_again_then_evaluate(nearkin, small_settings, tmp_path)
         assert picture in out
     code, again, _ = nearkin("train", *small_settings, "-o", tmp_path / "run")
     assert code == 0
-    assert out.endswith(again)  # the result, and no training
+    told, _, result = again.partition("\n")
+    assert told == f"note: {tmp_path / 'run'} is finished: its result is read, and nothing is trained again"
+    assert out.endswith(result)
     (tmp_path / "run" / "map.png").unlink()
     code, out, err = nearkin("evaluate", tmp_path / "run")
     assert (code, err) == (0, "")

@@ -1,7 +1,7 @@
 """Would the tests notice? Change the source in one place at a time, and see whether a test of its room fails.
 
     python tests/mutation/mutants.py run --room losses --sample 60    # goes on where it stopped
-    python tests/mutation/mutants.py run --room losses --again        # survivors once more, after new tests
+    python tests/mutation/mutants.py run --room losses --again        # survivors, after new tests
     python tests/mutation/mutants.py report
 
 A mutant is one change: ``<`` for ``<=``, ``+`` for ``-``, another constant, a condition turned round, a
@@ -310,15 +310,16 @@ def _put_in_place(file: Path, code: CodeType) -> None:
 
 
 def run(rooms: Sequence[str], size: int, limit: float, again: bool, results: Path) -> None:
-    """Try the samples of some rooms, those on file left out; or the survivors on file once more."""
+    """Try the samples of some rooms, those on file left out; or once more the survivors nobody explained."""
     os.chdir(ROOT)
     os.environ["OMP_NUM_THREADS"] = "1"
     for module in HEAVY:
         importlib.import_module(module)
     sys.modules["torch"].set_num_threads(1)
-    known = read(results)
+    known, explained = read(results), explanations()
     for room in rooms:
         chosen = [one for one in sample(room, size) if _wanted(known.get(one.name), again)]
+        chosen = [one for one in chosen if one.name not in explained]
         if not chosen:
             continue
         if (found := outcome(chosen[0].path, None, limit)) != "survived":

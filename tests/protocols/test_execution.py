@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import fixed_validation
 from nearkin.protocols.execution import _cost, _peak_memory, _total_cost
 from nearkin.recipe import Recipe, open_data
-from nearkin.training import Run
+from nearkin.training import Observer, Run
 
 
 def test_a_finished_run_is_only_read(small_recipe, tmp_path, monkeypatch):
@@ -201,3 +202,15 @@ def test_a_start_that_fails_leaves_no_directory(small_recipe, tmp_path, monkeypa
     with pytest.raises(ValueError, match="not on this machine"):
         protocols.execute(task, Run.open(tmp_path / "runs" / "one", task.description))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_takes_a_while_is_said(small_recipe, tmp_path):
+    class Heard(Observer):
+        said: ClassVar[list[str]] = []
+
+        def stage(self, what):
+            self.said.append(what)
+
+    run = new_run(tmp_path / "run", small_recipe | {"training": {"epochs": 1}})
+    protocols.execute(Recipe.parse(run.terms).build(), run, Heard())
+    assert Heard.said[-1] == "scoring the test classes"

@@ -307,3 +307,5 @@ def test_guidance_alone_refuses_what_the_loss_refuses():
         guided().guidance(embeddings, labels, weights=torch.full((len(labels),), -1.0))
     with pytest.raises((ValueError, TypeError), match="float"):
         guided()(embeddings.detach().long(), labels)
+    with pytest.raises((ValueError, TypeError), match="float"):
+        guided().guidance(embeddings.detach().long(), labels)
