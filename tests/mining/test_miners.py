@@ -259,7 +259,7 @@ def test_wrong_values_are_refused(name, keywords, message):
 
 
 @given(rows=st.integers(0, 9), columns=st.integers(1, 17), first=st.integers(0, 2), seed=st.integers(0, 99))
-@example(rows=8, columns=9, first=1, seed=0)  # whole eights, which begin between two of them
+@example(rows=8, columns=3, first=0, seed=0)  # whole eights, which begin between two of them
 def test_places_are_those_of_nonzero(rows, columns, first, seed):
     """Also where the mask is a part of another one, and its entries cannot be looked at eight at a time."""
     generator = torch.Generator().manual_seed(seed)
