@@ -14,8 +14,6 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import nearkin
-from nearkin.data import DataSet, SampleSet, Vectors
-from nearkin.protocols import CrossValidation
 from nearkin.recipe import Recipe
 from nearkin.training import Run, RunError
 
@@ -81,15 +79,6 @@ def test_batches_fit_into_every_fold(tmp_path):
     folds = {"name": "cross_validation", "folds": 2}
     run = train(tmp_path / "run", batch_size=None, protocol=folds, epochs=1)
     assert len(run.result.networks) == 2
-
-
-@pytest.mark.parametrize(("folds", "fold"), [(2, None), (3, None), (3, 2)])
-def test_the_smallest_fold_is_the_one_with_the_fewest_classes(folds, fold):
-    """Eleven classes in three folds leave seven, seven and eight to learn from."""
-    protocol = CrossValidation(folds, fold)
-    data = DataSet("given", SampleSet(Vectors(torch.zeros(22, 2)), torch.arange(22) // 2))
-    counts = [protocol.fold_splits(data, 0, one)[0].num_classes for one in range(folds)]
-    assert protocol.fewest(data, 0).num_classes == (min(counts) if fold is None else counts[fold])
 
 
 def test_data_that_changed_is_refused_on_resume(tmp_path):

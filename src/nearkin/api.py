@@ -75,6 +75,7 @@ def train_recipe(
         if done.finished and not final:
             if "data" in recipe.objects:  # which has no name that would tell it from others
                 _refuse_other_data(done, open_data(recipe, observer))
+            observer.note(f"{path} is finished: its result is read, and nothing is trained again")
             return done
     begun = Run.open(path, _description(recipe))  # says at once where the directory holds something else
     try:

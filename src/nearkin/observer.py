@@ -25,6 +25,9 @@ class Observer:
     def tell(self, text: str) -> None:
         """Something worth knowing before it begins, such as what was chosen; a line."""
 
+    def note(self, text: str) -> None:
+        """Something to know about the data, such as how many files are not read; said once, in a line."""
+
     def stage(self, what: str) -> None:
         """Something that takes a while begins; it ends the stage before it."""
 
@@ -60,6 +63,10 @@ class PassingOn(Observer):
     def tell(self, text: str) -> None:
         """Pass on."""
         self.observer.tell(text)
+
+    def note(self, text: str) -> None:
+        """Pass on."""
+        self.observer.note(text)
 
     def stage(self, what: str) -> None:
         """Pass on."""

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from photographs import write_photos
 from PIL import Image
 
 from nearkin import losses
@@ -42,7 +43,9 @@ def test_train_then_train_again_then_evaluate(nearkin, small_settings, tmp_path)
         assert picture in out
     code, again, _ = nearkin("train", *small_settings, "-o", tmp_path / "run")
     assert code == 0
-    assert out.endswith(again)  # the result, and no training
+    told, _, result = again.partition("\n")
+    assert told == f"note: {tmp_path / 'run'} is finished: its result is read, and nothing is trained again"
+    assert out.endswith(result)
     (tmp_path / "run" / "map.png").unlink()
     code, out, err = nearkin("evaluate", tmp_path / "run", "--rerank", "query_expansion")
     assert (code, err) == (0, "")
@@ -62,6 +65,25 @@ def test_train_then_train_again_then_evaluate(nearkin, small_settings, tmp_path)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert written["scores"] == result["test"]
     assert written["classes"][0]["label"].startswith("U+")
+
+
+def test_what_is_not_read_of_a_folder_is_said_in_counts(nearkin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    photos = write_photos(tmp_path / "photos", seed=0)
+    (photos / "class00" / "5.png").rename(photos / "loose.png")
+    for name in ("a.heic", "b.heic", "c.avif"):
+        (photos / "class01" / name).write_bytes(b"of a camera")
+    code, out, err = nearkin("train", "photos", "--set", "training.epochs=1", "--output", "run")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    counts = [
+        "photos: 1 images are not read: they lie outside any class folder",
+        "photos: 3 files are not read: 2 .heic, 1 .avif",
+    ]
+    begun = lines.index("building convnet")
+    for count in counts:
+        assert f"note: {count}" in lines[:begun]  # while there is time
+        assert f"note      {count}" in lines[begun:]
 
 
 def test_ctrl_c_says_how_to_go_on(nearkin, small_settings, tmp_path, monkeypatch):

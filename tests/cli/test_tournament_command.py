@@ -110,6 +110,23 @@ def test_a_narrow_terminal_gets_whole_cells(nearkin, monkeypatch, small_recipe, 
     assert "…" not in out
 
 
+def test_long_names_leave_the_numbers_whole(nearkin, monkeypatch, small_recipe, tmp_path):
+    samplers = ("balanced", "random")
+    for name in samplers:
+        terms = {"loss": {"name": "direction_multi_similarity"}, "training": {"epochs": 1}}
+        sampler = {"sampler": {"name": name, "batch_size": 40}}
+        train(tmp_path / "runs" / name, {**small_recipe, **terms, **sampler})
+    monkeypatch.setattr(console, "_width", 80)  # as in a pipe
+    code, out, _ = nearkin("tournament", tmp_path / "runs", "--no-baselines", "--no-report")
+    assert code == 0
+    assert "…" not in out
+    for name in samplers:
+        found = json.loads((tmp_path / "runs" / name / "result.json").read_text())
+        assert f"{100 * found['test']['recall_at_1']:.2f}" in out
+        assert f"sampler.name={name}" in out
+    assert "95% interval" in out
+
+
 def test_without_runs_the_embedded_plan_is_executed_ranked_and_reported(
     nearkin, small_recipe, tmp_path, monkeypatch
 ):

@@ -65,6 +65,14 @@ def test_without_a_split_classes_are_held_out(tmp_path):
             "a.jpg has the label 'b' in line 2 and 'd' in line 4",
         ),
         (
+            "path,label\na.jpg,b\nc.jpg,\nd.jpg,\ne.jpg,\n",
+            "line 3: the label is empty, and likewise 2 other lines$",
+        ),
+        (
+            "path,label\na.jpg,b\nc.jpg,d\na.jpg,d\na.jpg,e\nc.jpg,b\n",
+            "'d' in line 4, and likewise 1 other image$",
+        ),
+        (
             "path,label,split\na.jpg,b,train\na.jpg,b,test\n",
             "a.jpg has the split 'train' in line 2 and 'test' in line 3",
         ),

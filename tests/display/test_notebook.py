@@ -45,12 +45,14 @@ def test_one_output_is_replaced_as_the_work_goes_on(notebook):
     display.begin(epochs=2, batches=2, epoch=0, batch=0)
     display.step(epoch=0, batch=1, images=30, loss=torch.tensor(2.5))
     display.warning("the loss does not fall")
+    display.note("2 images of <b> are not read")
     display.epoch_end({"epoch": 1, "lr": 0.1, "loss": 2.5, "recall_at_1": 0.5})
     assert "<progress" in notebook[-1]
     display.end()
     assert "<progress" not in notebook[-1]
     assert "epoch  1/2  loss 2.5000  Recall@1 50.00" in notebook[-1]
     assert "warning: the loss does not fall" in notebook[-1]
+    assert "note: 2 images of &lt;b&gt; are not read" in notebook[-1]
 
 
 def test_many_epochs_do_not_fill_the_notebook(notebook):

@@ -14,6 +14,7 @@ display.stage("checking images")
 for done in range(10):
     time.sleep(0.1)
     display.progress(done, 10)
+display.note("2 images [of all] are not read")
 display.begin(epochs=2, batches=4, epoch=0, batch=0)
 for epoch in range(2):
     for batch in range(1, 5):
@@ -64,6 +65,7 @@ def test_a_terminal_gets_a_live_line_and_keeps_the_epochs():
         "samples/s",
         "left",
         "warning: the loss does not fall [at all]",
+        "note: 2 images [of all] are not read",
         "scoring the test classes …",
         "done",
     ):

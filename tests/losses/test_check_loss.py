@@ -7,7 +7,8 @@ import torch
 from torch.nn.functional import normalize, softplus
 
 from nearkin import losses
-from nearkin.losses.testing import check_loss
+from nearkin.losses.search_space import Range, space
+from nearkin.losses.testing import check_loss, check_search_space
 
 
 def hinge(embeddings, labels):
@@ -133,3 +134,46 @@ def test_a_closed_form_that_is_not_the_value_is_caught():
 
     with pytest.raises(AssertionError, match="Wrong fails check_values_of_samples: the mean of the values"):
         check_loss(Wrong)
+
+
+def test_a_gradient_that_does_not_grow_with_the_loss_is_caught():
+    class Fixed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, rows):
+            ctx.save_for_backward(rows)
+            return rows.square().sum(1).mean()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (rows,) = ctx.saved_tensors
+            return 2 * rows / len(rows) * gradient.sign()  # right for L, and for 4 L the same again
+
+    def fixed(embeddings, labels):
+        return Fixed.apply(embeddings)
+
+    with pytest.raises(
+        AssertionError, match="fixed fails check_gradient_grows_with_the_loss: the gradient of 4"
+    ):
+        check_loss(fixed, stopped_gradients=True)
+
+
+def test_a_loss_that_breaks_on_opposite_samples_is_caught():
+    def broken(embeddings, labels):
+        z = normalize(embeddings)
+        S = z @ z.T
+        return torch.where(S < -1 + 1e-4, float("nan"), S).mean()
+
+    with pytest.raises(AssertionError, match="broken fails check_degenerate_embeddings: .*opposite samples"):
+        check_loss(broken)
+
+
+def test_every_corner_of_a_search_space_is_tried(monkeypatch):
+    where = space(alpha=Range(1.0, 4.0), margin=Range(0.25, 1.0))
+    monkeypatch.setattr(losses.MultiSimilarity, "search_space", where)
+    tried = []
+    monkeypatch.setattr(
+        "nearkin.losses.testing.check_value_is_a_finite_scalar",
+        lambda make: tried.append((make().alpha, make().margin)),
+    )
+    check_search_space("multi_similarity")
+    assert sorted(tried) == [(1.0, 0.25), (1.0, 1.0), (4.0, 0.25), (4.0, 1.0)]

@@ -128,3 +128,24 @@ def test_a_hundred_thousand_classes(name):
     value.backward()
     assert torch.isfinite(value)
     assert torch.isfinite(loss.proxies.grad).all()
+
+
+@pytest.mark.parametrize("name", sorted({*PROXY_LOSSES} - {"direction_proxy_nca"}))  # it has more rows in S
+def test_the_closed_form_is_the_value_of_the_equation(name):
+    """``value`` stands for the equation, also where another road computes it."""
+    loss = losses.build(name, num_classes=5, embedding_dim=4, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1)
+    S = torch.rand(7, loss.proxies.flatten(0, -2).shape[0], generator=generator, dtype=torch.float64) * 2 - 1
+    labels = torch.tensor([0, 0, 1, 3, 3, 3, 4])
+    S.requires_grad_()
+    value = loss.value(S, labels).mean()
+    measured = loss.measure(S.detach().clone(), labels, True)
+    torch.testing.assert_close(measured.value, value.detach())
+    torch.testing.assert_close(measured.weights, torch.autograd.grad(value, S)[0])
+
+
+@pytest.mark.parametrize("name", PROXY_LOSSES)
+def test_there_are_no_weights_of_pairs(name):
+    loss = losses.build(name, num_classes=4, embedding_dim=3)
+    with pytest.raises(ValueError, match=f"^{type(loss).__name__} is no function of the similarities of a"):
+        loss.pair_weights(torch.eye(3), torch.tensor([0, 0, 1]))

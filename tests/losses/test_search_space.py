@@ -68,3 +68,10 @@ def test_without_a_step_a_grid_has_eleven_points():
 def test_spaces_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", losses.names())
+def test_small_numbers_are_searched_by_their_logarithm(name):
+    for keyword, values in losses.get(name).search_space.items():
+        if isinstance(values, Range) and 0 < values.low <= 0.01:
+            assert values.log, keyword

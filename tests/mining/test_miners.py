@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
 from nearkin import mining
 from nearkin.mining import semi_hard
-from nearkin.mining.base import FAR, only, places_of
+from nearkin.mining.base import FAR, as_float, only, places_of
 from nearkin.mining.random import _invert
 
 
@@ -259,6 +259,7 @@ def test_wrong_values_are_refused(name, keywords, message):
 
 
 @given(rows=st.integers(0, 9), columns=st.integers(1, 17), first=st.integers(0, 2), seed=st.integers(0, 99))
+@example(rows=8, columns=3, first=0, seed=0)  # whole eights, which begin between two of them
 def test_places_are_those_of_nonzero(rows, columns, first, seed):
     """Also where the mask is a part of another one, and its entries cannot be looked at eight at a time."""
     generator = torch.Generator().manual_seed(seed)
@@ -309,3 +310,41 @@ def test_the_reach_of_distance_weighted_mining(nearest, farthest):
     torch.testing.assert_close(weights[1], weights[2])
     assert weights[3] < weights[2]
     assert (weights > 0).tolist() == [True] * 5 + [False] * 2
+
+
+@pytest.mark.parametrize("columns", [100, 33])
+def test_chances_over_several_blocks_of_columns(columns):
+    """Which block is drawn says nothing about which of its columns."""
+    rows = 20_000
+    negative = torch.arange(columns) > 0
+    drawn = mining.build("random")(
+        torch.zeros(1, columns).expand(rows, -1),
+        (~negative).expand(rows, -1),
+        negative.expand(rows, -1),
+        generator=torch.Generator().manual_seed(3),
+    ).negative
+    counts = torch.bincount(drawn, minlength=columns)
+    assert counts[0] == 0
+    assert stats.chisquare(counts[1:].tolist()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
+def test_a_mask_of_numbers_keeps_its_numbers(dtype):
+    mask = torch.tensor([[1, 0], [0, 1]])
+    found = as_float(mask.to(dtype), torch.zeros(1, dtype=torch.float32))
+    assert found.dtype == torch.float32
+    assert found.tolist() == mask.tolist()
+
+
+def test_multi_similarity_of_half_precision_compares_in_full():
+    """In bfloat16 200/256 + 0.099 would be 225/256, and the positive there no harder than the bound."""
+    S = torch.tensor([[256, 225, 200]], dtype=torch.bfloat16) / 256
+    positive, negative = torch.tensor([[False, True, False]]), torch.tensor([[False, False, True]])
+    masks = mining.MultiSimilarity(epsilon=0.099)(S, positive, negative)
+    assert masks.positive.tolist() == [[False, True, False]]
+
+
+def test_a_miner_is_built_from_where_it_is_defined():
+    assert mining.build("nearkin.mining:MultiSimilarity", epsilon=0.3) == mining.MultiSimilarity(epsilon=0.3)
+    with pytest.raises(ValueError, match="there is no miner nearkin.mining:Nothing"):
+        mining.build("nearkin.mining:Nothing")

@@ -170,3 +170,12 @@ def test_a_fold_says_whose_it_is():
     assert told.text.startswith("# Fold 2 of the run in the directory above")
     assert told.text.endswith("\nseed = 3\n")
     assert told.chosen == {"a": "b"}
+
+
+@pytest.mark.parametrize(("folds", "fold"), [(2, None), (3, None), (3, 2)])
+def test_the_smallest_fold_is_the_one_with_the_fewest_classes(folds, fold):
+    """Eleven classes in three folds leave seven, seven and eight to learn from."""
+    protocol = CrossValidation(folds, fold)
+    data = DataSet("given", SampleSet(Vectors(torch.zeros(22, 2)), torch.arange(22) // 2))
+    counts = [protocol.fold_splits(data, 0, one)[0].num_classes for one in range(folds)]
+    assert protocol.fewest(data, 0).num_classes == (min(counts) if fold is None else counts[fold])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -12,9 +13,9 @@ from running import execute, load_network, new_run
 from nearkin import protocols
 from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import fixed_validation
-from nearkin.protocols.execution import _peak_memory, _total_cost
+from nearkin.protocols.execution import _cost, _peak_memory, _total_cost
 from nearkin.recipe import Recipe, open_data
-from nearkin.training import Run
+from nearkin.training import Observer, Run
 
 
 def test_a_finished_run_is_only_read(small_recipe, tmp_path, monkeypatch):
@@ -178,3 +179,38 @@ def test_peak_memory_is_in_bytes():
 def test_a_device_counts_its_own_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: {"cuda:1": 77}[str(device)])
     assert _peak_memory(torch.device("cuda:1")) == 77
+
+
+def test_the_cost_of_several_epochs():
+    class Trained:
+        def metrics(self):
+            return [{"epoch": 0}, {"epoch": 1, "seconds": 1.00041}, {"epoch": 2, "seconds": 3.0005}]
+
+    class Embedder:
+        network = torch.nn.Linear(1, 1)
+
+    cost = _cost(Trained(), Embedder())
+    assert (cost["training_seconds"], cost["seconds_per_epoch"]) == (4.001, 2.0)
+
+
+def test_a_start_that_fails_leaves_no_directory(small_recipe, tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise ValueError("not on this machine")
+
+    monkeypatch.setattr("nearkin.protocols.execution.warn_if_too_large", refuse)
+    task = Recipe.parse(small_recipe).build()
+    with pytest.raises(ValueError, match="not on this machine"):
+        protocols.execute(task, Run.open(tmp_path / "runs" / "one", task.description))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_takes_a_while_is_said(small_recipe, tmp_path):
+    class Heard(Observer):
+        said: ClassVar[list[str]] = []
+
+        def stage(self, what):
+            self.said.append(what)
+
+    run = new_run(tmp_path / "run", small_recipe | {"training": {"epochs": 1}})
+    protocols.execute(Recipe.parse(run.terms).build(), run, Heard())
+    assert Heard.said[-1] == "scoring the test classes"

@@ -86,6 +86,10 @@ def test_what_no_setting_can_mean_is_refused_in_a_short_line(keys, values):
     ("setting", "said"),
     [
         ("loss.name={}", "loss.name: input should be a valid string"),
+        ("terms={}", "terms: input should be 'equal', 'thesis' or 'published'"),
+        ("terms=[[]]", "terms: input should be 'equal', 'thesis' or 'published'"),
+        (f"optimizer.lr={'9' * 5000}", "optimizer.lr: input should be"),
+        (f"seed={'9' * 5000}", "seed: "),
         ("data.difficulty=nan", "difficulty=nan must be a finite number"),
         ("data.difficulty=1e308", "must be a finite number between -1e+09 and 1e+09"),
         ("evaluation.recall_at=[100000000000000000000000000]", "less than or equal to 1000000000"),

@@ -77,6 +77,12 @@ def test_baselines_are_shown_and_not_ranked():
     assert "Below raw_pixels, to be looked into: b and c." in board.notes
 
 
+def test_a_loss_that_scores_as_a_baseline_is_not_below_it():
+    outcomes = [outcome("raw_pixels", 1.0, kind="baseline"), outcome("a", 1.0), outcome("triplet", 1.0)]
+    board = rank_outcomes(outcomes).leaderboards[0]
+    assert not [note for note in board.notes if "Below" in note]
+
+
 def test_a_loss_that_missed_an_experiment_is_left_out_of_the_ranking_and_told():
     outcomes = [outcome(loss, 0.5, size=size) for loss in "ab" for size in SIZES]
     standings = rank_outcomes([*outcomes, outcome("c", 0.9), outcome("a", 0.5, size=8)])

@@ -207,3 +207,18 @@ def test_workers_die_with_a_killed_search_and_it_goes_on(recipe, tmp_path):
     alone = json.loads((tmp_path / "alone" / "trials.json").read_text())
     assert [trial["values"] for trial in together] == [trial["values"] for trial in alone]
     assert [trial["state"] for trial in together] == ["done"] * 6
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new folder", "empty folder"])
+def test_a_search_that_cannot_start_leaves_nothing_and_blocks_nothing(recipe, tmp_path, there):
+    path = tmp_path / "searches" / "one"
+    if there:
+        path.mkdir(parents=True)
+    settings = {"loss.name": "multi_similarity", "sampler.batch_size": 180}
+    search = Search.open(path, plan_search(recipe.changed(settings), ["optimizer.lr=1e-4:1e-2:log"]))
+    with pytest.raises(ValueError, match="batch_size=180 with 5 images per class needs 36 classes"):
+        search.run(1)
+    assert list(tmp_path.rglob("*")) == ([path.parent, path] if there else [])
+    mended = recipe.changed(settings | {"sampler.batch_size": 40, "training.epochs": 1})
+    plan = plan_search(mended, ["optimizer.lr=1e-4:1e-2:log"])
+    assert len(Search.open(path, plan).run(1)) == 1

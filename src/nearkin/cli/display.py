@@ -63,6 +63,8 @@ def print_run(run: Run, pictures: list[Path]) -> None:
         value = _setting(run.terms, key)
         said = f"{key} = {value}" if value != "" else key
         console.print(Text(f"chosen    {said}: {reason}", style="dim"))
+    for note in () if result.data is None else result.data.notes:
+        console.print(Text(f"note      {note}"))
     for text in result.warnings:
         console.print(Text.assemble(("warning   ", "yellow"), text))
     console.print(Text(f"run       {shown_path(run.path)}"))

@@ -54,18 +54,22 @@ def score_name(metric: str) -> str:
 
 
 class _Column(NamedTuple):
-    """A column of a leaderboard: its head, what it says about a place, and where its cells are put."""
+    """A column of a leaderboard: its head, what it says about a place, and how its cells are put.
+
+    Words that are too long for the terminal go on in the next line; numbers stay whole.
+    """
 
     head: str
     cell: Callable[[Place], str | Text]
     justify: Literal["left", "right"] = "right"
+    words: bool = False
 
 
 def _print_leaderboard(board: Leaderboard, metric: str) -> None:
     columns = list(_columns(board, metric))
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column.head, justify=column.justify, no_wrap=True)
+        table.add_column(column.head, justify=column.justify, no_wrap=not column.words, overflow="fold")
     for place in board.places:
         style = "dim" if place.kind == "baseline" else "bold cyan" if place.rank == 1 else ""
         table.add_row(*(column.cell(place) for column in columns), style=style)
@@ -82,7 +86,7 @@ def _columns(board: Leaderboard, metric: str) -> Iterator[_Column]:
     wide = console.width >= _WIDE
     published = any(place.published for place in places)
     yield _Column("", _rank)
-    yield _Column("", lambda place: place.contender, "left")
+    yield _Column("", lambda place: place.contender, "left", words=True)
     yield _Column(score_name(metric), lambda place: _percent(place.scores[metric]))
     if any(place.spread for place in places):
         yield _Column("± seeds", lambda place: _percent(place.spread.get(metric)))
@@ -105,7 +109,7 @@ def _columns(board: Leaderboard, metric: str) -> Iterator[_Column]:
     if published:
         yield _Column("published", lambda place: _published(place, metric))
     if any(place.kind == "published" for place in places):
-        yield _Column("reported by", lambda place: place.outcomes[0].source, "left")
+        yield _Column("reported by", lambda place: place.outcomes[0].source, "left", words=True)
 
 
 def _classes(board: Leaderboard) -> str:
@@ -170,7 +174,8 @@ def _print_ranking(ranking: OverallRanking) -> None:
     table = Table(box=None, pad_edge=False)
     for head in ("", "", "total", "average", "std", *(["ranks"] if few else [])):
         table.add_column(head, justify="left" if head == "ranks" else "right", no_wrap=True)
-    table.columns[1].justify = "left"
+    contenders = table.columns[1]
+    contenders.justify, contenders.no_wrap, contenders.overflow = "left", False, "fold"
     for row in ranking.rows:
         place = 1 + sum(other.total < row.total for other in ranking.rows)
         ranks = [f"{rank:{_RANK_WIDTH}g}" for rank in row.ranks.values()]

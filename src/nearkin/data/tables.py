@@ -75,9 +75,12 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     for number, row in rows:
         if None in row or None in row.values():
             raise ValueError(f"{path}, line {number}: not as many fields as the first line has")
-        for column in ("path", "label"):
-            if not row[column].strip():
-                raise ValueError(f"{path}, line {number}: the {column} is empty")
+    for column in ("path", "label"):
+        empty = [number for number, row in rows if not row[column].strip()]
+        if empty:
+            raise ValueError(
+                f"{path}, line {empty[0]}: the {column} is empty{_and_so_on(len(empty) - 1, 'other line')}"
+            )
     if not rows:
         raise ValueError(f"{path}: no lines below its first")
     return rows
@@ -92,18 +95,30 @@ def _without_repetitions(
         ValueError: An image has two labels, or is in two splits.
     """
     first: dict[str, tuple[int, dict[str, str]]] = {}
+    contradictions: dict[str, str] = {}
     for number, row in rows:
         before, known = first.setdefault(row["path"], (number, row))
         differing = [column for column in row if row[column] != known[column]]
         if differing:
             column = "label" if "label" in differing else differing[0]
-            raise ValueError(
-                f"{path}: {row['path']} has the {column} {known[column]!r} in line {before} and "
-                f"{row[column]!r} in line {number}"
-            )
+            said = f"the {column} {known[column]!r} in line {before} and {row[column]!r} in line {number}"
+            contradictions.setdefault(row["path"], said)
+    if contradictions:
+        image, said = next(iter(contradictions.items()))
+        more = _and_so_on(len(contradictions) - 1, "other image")
+        raise ValueError(f"{path}: {image} has {said}{more}")
     repeated = len(rows) - len(first)
     note = f"{path.name}: {repeated:,} lines repeat an image of an earlier line, and are read once"
     return list(first.values()), (note,) if repeated else ()
+
+
+def _and_so_on(others: int, what: str) -> str:
+    """How often an error occurs elsewhere.
+
+    >>> _and_so_on(0, "line"), _and_so_on(1, "line"), _and_so_on(2000, "line")
+    ('', ', and likewise 1 line', ', and likewise 2,000 lines')
+    """
+    return f", and likewise {others:,} {what}{'s' if others > 1 else ''}" if others > 0 else ""
 
 
 def _labelled(row: dict[str, str]) -> Labelled:

@@ -116,6 +116,10 @@ class LineDisplay(Observer):
         """Print a line."""
         self._say(text)
 
+    def note(self, text: str) -> None:
+        """Say what is to be known about the data."""
+        self._say(f"note: {text}")
+
     def end(self) -> None:
         """Training is over."""
         self._training = False

@@ -94,6 +94,11 @@ class NotebookDisplay(Observer):
         self._lines.append(html.escape(text))
         self._show()
 
+    def note(self, text: str) -> None:
+        """Add what is to be known about the data."""
+        self._lines.append(f'<span style="color:#0e7490">note: {html.escape(text)}</span>')
+        self._show()
+
     def end(self) -> None:
         """Take the bar away; the lines stay."""
         self._training, self._stage, self._measures = False, "", ""

@@ -134,6 +134,13 @@ class SearchDisplay(SearchListener):
         else:
             super().warning(text)
 
+    def note(self, text: str) -> None:
+        """Say what is to be known about the data."""
+        if self._bar is not None:
+            self._bar.console.print(Text.assemble(("note: ", "cyan"), text))
+        else:
+            super().note(text)
+
     def stage(self, what: str) -> None:
         """Show what the training that follows does."""
         if not self._searching:

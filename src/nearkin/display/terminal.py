@@ -123,6 +123,10 @@ class TerminalDisplay(Observer):
         """Print a line above the live one."""
         self._print(Text(text))
 
+    def note(self, text: str) -> None:
+        """Print what is to be known about the data."""
+        self._print(Text.assemble(("note: ", "cyan"), text))
+
     def end(self) -> None:
         """Take the live line away."""
         self._stop()

@@ -43,7 +43,10 @@ def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
             f"{len(bad)} images cannot be read: {listed}. Mend them, or leave them out with --skip-bad "
             "(nearkin datasets check lists all)"
         )
-    return data.leave_out(data_set, bad)
+    usable = data.leave_out(data_set, bad)
+    for note in usable.notes:
+        observer.note(note)
+    return usable
 
 
 def arranged(recipe: Recipe, data_set: DataSet) -> DataSet:

@@ -103,7 +103,7 @@ class Recipe(Section):
     def _lay_over_terms(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the terms say, and over it what the recipe says."""
         kind = values.get("terms", "equal")
-        if kind not in {THESIS, "published"}:
+        if kind not in (THESIS, "published"):  # whatever it is: a table cannot be looked up in a set
             return values
         loss, network = (
             _name_of(values.get(key, {}), model)
@@ -353,7 +353,7 @@ def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, A
 def _value(text: str) -> Any:
     try:
         found = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # no TOML, or a number of thousands of digits
         if _SECOND_SETTING.search(text):
             raise RecipeError(
                 f"--set …={shortened(text)[1:-1]}: one setting at a time; say --set once more"

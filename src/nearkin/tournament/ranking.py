@@ -141,7 +141,7 @@ def _leaderboard(board: BoardOutcomes, metric: str, alpha: float) -> Leaderboard
     ]
     places.sort(key=lambda place: (-place.scores[metric], place.contender))
     ordered = {place.contender: hits[place.contender] for place in places if place.contender in hits}
-    notes = [*board.notes, *_board_notes(places, len(hits))]
+    notes = [*board.notes, *_board_notes(places, len(hits), metric)]
     return Leaderboard(board.experiment, places, compare_all(ordered, alpha=alpha), notes)
 
 
@@ -173,7 +173,7 @@ def _seeds_interval(values: Sequence[float], alpha: float) -> tuple[float, float
     return mean - half, mean + half
 
 
-def _board_notes(places: Sequence[Place], with_hits: int) -> list[str]:
+def _board_notes(places: Sequence[Place], with_hits: int, metric: str) -> list[str]:
     notes = []
     runs = [outcome for place in places if place.kind == "run" for outcome in place.outcomes]
     unequal = _unequal_terms(runs)
@@ -188,19 +188,22 @@ def _board_notes(places: Sequence[Place], with_hits: int) -> list[str]:
         notes.append(f"Between {few} and {many} seeds: losses with fewer have less certain means.")
     elif set(seeds.values()) == {1}:
         notes.append("One seed each: the intervals tell classes apart from chance, not seeds.")
-    notes += _beaten_by_baselines(places)
+    notes += _beaten_by_baselines(places, metric)
     if runs and with_hits < len(places):
         missing = len(places) - with_hits
         notes.append(f"{missing} of {len(places)} kept no queries, so they have no interval and no verdict.")
     return notes
 
 
-def _beaten_by_baselines(places: Sequence[Place]) -> list[str]:
-    """The losses that score below what needs no training; ``places`` are in order."""
+def _beaten_by_baselines(places: Sequence[Place], metric: str) -> list[str]:
+    """The losses that score below what needs no training, not those that score the same."""
     notes = []
-    for index, place in enumerate(places):
-        below = [other.contender for other in places[index + 1 :] if other.kind == "run"]
-        if place.contender in _UNTRAINED and below:
+    for place in places:
+        if place.contender not in _UNTRAINED:
+            continue
+        runs = [other for other in places if other.kind == "run"]
+        below = [other.contender for other in runs if other.scores[metric] < place.scores[metric]]
+        if below:
             notes.append(f"Below {place.contender}, to be looked into: {_and(below)}.")
     return notes
 

@@ -209,7 +209,7 @@ def check_pool(pool: Sequence[str], known: Iterable[Terms]) -> None:
         ValueError: One is unknown; the message says what was meant.
     """
     keys = {key for terms in known for key in terms.flat}
-    tables = {key.rpartition(".")[0] for key in keys} | {key.partition(".")[0] for key in keys}
+    tables = {key.rpartition(".")[0] or key for key in keys} | {key.partition(".")[0] for key in keys}
     for wanted in pool:
         if wanted not in keys | tables:
             raise ValueError(

@@ -40,6 +40,14 @@ class Observers(Observer):
         """Tell all."""
         self._tell(lambda one: one.warning(text))
 
+    def note(self, text: str) -> None:
+        """Tell all."""
+        self._tell(lambda one: one.note(text))
+
+    def tell(self, text: str) -> None:
+        """Tell all."""
+        self._tell(lambda one: one.tell(text))
+
     def stage(self, what: str) -> None:
         """Tell all."""
         self._tell(lambda one: one.stage(what))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -83,19 +83,25 @@ class Search:
 
     def __init__(self, path: Path, plan: SearchPlan) -> None:
         self.path, self.plan = path, plan
+        self._is_new = False
+        self._missing: list[Path] = []  # the search's directory and those above it, as far as it made them
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], plan: SearchPlan) -> Search:
         """Begin a search in a new directory, or go on with the one that is there if its plan is the same."""
         path = Path(path)
-        if path.is_dir() and any(path.iterdir()) and not (path / "search.json").exists():
+        missing = [place for place in (path, *path.parents) if not place.exists()]
+        is_new = not (path / "search.json").exists()
+        if is_new and path.is_dir() and any(path.iterdir()):
             raise RunError(f"{path} holds other files and no search: choose another output directory")
         try:
             (path / "trials").mkdir(parents=True, exist_ok=True)
             plan.write(path / "search.json")
         except OSError as error:
             raise RunError(f"cannot write to {path}: {error.strerror or error}") from None
-        return cls(path, plan)
+        search = cls(path, plan)
+        search._is_new, search._missing = is_new, missing
+        return search
 
     def run(self, trials: int, *, jobs: int = 1, observer: SearchObserver | None = None) -> list[TrialRecord]:
         """Go on until there are so many trials, some of them in each of ``jobs`` processes.
@@ -125,7 +131,21 @@ class Search:
                 write_json(self.path / "trials.json", [asdict(record) for record in records])
         except Timeout:
             raise RunError(f"another process is searching in {self.path}") from None
+        except BaseException:
+            self._remove_failed_start()
+            raise
         return records
+
+    def _remove_failed_start(self) -> None:
+        """Leave nothing of a search that this object began and that has no trial yet."""
+        if not self._is_new or any((self.path / "trials").iterdir()):
+            return
+        shutil.rmtree(self.path)  # it was empty, or not there
+        if self.path not in self._missing:
+            self.path.mkdir()
+        with suppress(OSError):  # a folder that others have begun to use is not empty
+            for folder in self._missing[1:]:
+                folder.rmdir()
 
     def _check(self, jobs: int, observer: Observer) -> None:
         """Build a trial's task once, so that what cannot be is told before any trial."""

@@ -299,3 +299,13 @@ def test_printed_form():
     assert repr(guided()).startswith(
         "LanguageGuidance(\n  weight=2.0, shift=1.0, prompt='a photo of a {}', classes=4"
     )
+
+
+def test_guidance_alone_refuses_what_the_loss_refuses():
+    embeddings, labels = batch()
+    with pytest.raises(ValueError, match="weights"):
+        guided().guidance(embeddings, labels, weights=torch.full((len(labels),), -1.0))
+    with pytest.raises((ValueError, TypeError), match="float"):
+        guided()(embeddings.detach().long(), labels)
+    with pytest.raises((ValueError, TypeError), match="float"):
+        guided().guidance(embeddings.detach().long(), labels)
