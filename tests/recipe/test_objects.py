@@ -85,8 +85,18 @@ def test_the_written_recipe_says_what_was_chosen_and_why():
 def test_a_run_leaves_what_was_fitted_to_its_data_unsaid():
     task = recipe_of(vectors(), network=nn.Linear(4, 2), loss="triplet").build()
     assert "# batch_size = " in task.description.text
-    assert "training classes with 5 samples each cannot fill a batch" in task.description.text
+    assert "training classes with 4 samples of each cannot fill a batch of 180" in task.description.text
     assert task.description.terms["sampler"]["batch_size"] < 180
+
+
+def test_small_classes_give_fewer_samples_to_a_batch_of_the_same_size():
+    few = (torch.randn(600, 4), [number // 3 for number in range(600)])
+    task = recipe_of(few, network=nn.Linear(4, 2), loss="triplet").build()
+    assert task.description.chosen["sampler.images_per_class"] == (
+        "most training classes have fewer than 5 samples"
+    )
+    assert task.description.chosen["sampler.batch_size"] == "default"
+    assert task.description.terms["sampler"]["batch_size"] == 180
 
 
 def test_none_takes_a_value_away():

@@ -2,7 +2,7 @@
 
 ``first_edition/numbers.json`` was recorded with commit 15b19f3, the last one before that change, on one
 thread. On the same machine all scores, and the losses of the first four recipes, are equal to the last digit.
-SoftTriple's losses differ by 3e-7 of their size: its own backward pass went, and the one of all losses adds up
+SoftTriple's losses differ by 3e-7 of their size: its own backward pass went, and that of all losses adds up
 in another order. The tolerances are for other processors and versions of torch.
 """
 

@@ -184,13 +184,20 @@ def _fitting_batch(
     batch_size, fitting = sampling.fitting(samples.labels, wanted.batch_size, per_class)
     if (batch_size, fitting) == (wanted.batch_size, per_class):
         return {}
-    reason = (
-        f"{samples.num_classes} training classes with {per_class} samples each cannot fill a batch of "
-        f"{wanted.batch_size}"
-    )
-    found: dict[str, tuple[Any, str]] = {"sampler.batch_size": (batch_size, reason)}
+    few_classes = "{} training classes with {} samples of each cannot fill a batch of {}".format
+    found: dict[str, tuple[Any, str]] = {}
+    if batch_size != wanted.batch_size:
+        found["sampler.batch_size"] = (
+            batch_size,
+            few_classes(samples.num_classes, fitting, wanted.batch_size),
+        )
     if "images_per_class" not in wanted.keywords and fitting != per_class:
-        found["sampler.images_per_class"] = fitting, reason
+        found["sampler.images_per_class"] = (
+            fitting,
+            f"most training classes have fewer than {per_class} samples"
+            if fitting < per_class
+            else few_classes(samples.num_classes, per_class, wanted.batch_size),
+        )
     return found
 
 
