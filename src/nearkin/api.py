@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearkin.data import DataSet
+from nearkin.data.per_sample import as_transform
 from nearkin.display import observer_for
 from nearkin.model import Model, is_model
 from nearkin.observer import Observer
@@ -16,7 +17,7 @@ from nearkin.recipe import Recipe, open_data
 from nearkin.recipe.naming import default_output
 from nearkin.recipe.objects import recipe_of
 from nearkin.recipe.reopening import data_of, networks_of
-from nearkin.training import Run, RunError
+from nearkin.training import Description, Run, RunError
 
 if TYPE_CHECKING:
     from nearkin.tournament.standings import Standings
@@ -86,13 +87,11 @@ def train_recipe(
         observer.end()
 
 
-def _description(recipe: Recipe) -> Any:
-    from nearkin.training import Description  # noqa: PLC0415
-
+def _description(recipe: Recipe) -> Description:
     return Description(recipe.to_toml(), recipe.complete())
 
 
-def load(path: Path_, *, network: Any = None, transform: Any = None) -> Model:
+def load(path: Path_, *, network: Any = None, transform: Any = None, collate: Any = None) -> Model:
     """The model of a finished run, of a cross-validation run (its networks side by side), or of a folder.
 
     Neither the data nor the loss is needed, nor are the weights that training started from.
@@ -101,23 +100,20 @@ def load(path: Path_, *, network: Any = None, transform: Any = None) -> Model:
         path: The directory of a run or fold, or one that :meth:`nearkin.Model.save` wrote.
         network: The module, where it was given to ``train`` in Python and cannot be imported by name.
         transform: What samples go through, where it was given in Python.
+        collate: What makes a batch of samples, where it was given to ``train``.
 
     Raises:
         ValueError: There is no model; the message says what is missing.
     """
     folder = Path(path)
-    given = {"network": network, "transform": _per_sample(transform)}
+    given = {"network": network, "transform": _transform_of(transform, collate)}
     if is_model(folder) or list(folder.glob("network-*/model.json")):
         return Model.read(folder, **given)
     return Model(networks_of(Run.existing(folder), **given), {"run": str(folder)})
 
 
-def _per_sample(transform: Any) -> Any:
-    from nearkin.data import PerSample  # noqa: PLC0415
-
-    if transform is None or hasattr(transform, "transforms_batches"):
-        return transform
-    return PerSample(transform)
+def _transform_of(transform: Any, collate: Any) -> Any:
+    return None if transform is None and collate is None else as_transform(transform, collate)
 
 
 def evaluate(
@@ -126,6 +122,7 @@ def evaluate(
     *,
     network: Any = None,
     transform: Any = None,
+    collate: Any = None,
     progress: bool | Observer = True,
 ) -> Examination:
     """Look into a finished run: scores with intervals, clusters, confusions and doubtful labels.
@@ -135,13 +132,14 @@ def evaluate(
         data: The data set, where it has moved or was given in Python: a path or an object.
         network: The module, where it was given to ``train`` in Python.
         transform: What samples go through, where it was given in Python.
+        collate: What makes a batch of samples, where it was given to ``train``.
         progress: Whether to show progress, or who is told about it.
     """
     finished = run if isinstance(run, Run) else Run.existing(run)
     observer = observer_for(progress)
     try:
         data_set = data_of(finished, data, observer)
-        embedders = networks_of(finished, network=network, transform=_per_sample(transform))
+        embedders = networks_of(finished, network=network, transform=_transform_of(transform, collate))
         _refuse_other_data(finished, data_set)
         return examine(finished, embedders, data_set, observer)
     finally:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nearkin import losses, networks, sampling
 from nearkin.data import DataSet, PerSample, Preprocessing, SampleSet, Texts, Vectors
+from nearkin.data.per_sample import as_transform
 from nearkin.data.transforms import Transform
 from nearkin.language.guidance import LanguageSettings, guided_by_language
 from nearkin.losses.base import Loss
@@ -333,6 +335,8 @@ def build_embedder(
     observer = observer or Observer()
     observer.stage(f"building {recipe.network.name}")
     own = recipe.network.is_own_module
+    if not own:
+        _refuse_what_is_no_image(recipe, data_set.train)
     network = None if own else build_network(recipe)
     preprocessing = recipe.objects.get("preprocessing") if network is None else network.preprocessing
     training, evaluation, spec, reasons = _transforms(recipe, data_set.train, preprocessing)
@@ -357,6 +361,18 @@ def build_embedder(
         transform_spec=spec,
     )
     return embedder, reasons
+
+
+def _refuse_what_is_no_image(recipe: Recipe, samples: SampleSet) -> None:
+    """Registered networks take images: say so before torch does, unless a transform makes images."""
+    kinds = {Texts: "texts", Vectors: "vectors"}
+    kind = next((name for one, name in kinds.items() if isinstance(samples.samples, one)), None)
+    has_transform = recipe.data.transform.name is not None or "data.transform" in recipe.objects
+    if kind is not None and not has_transform:
+        raise ValueError(
+            f"network {recipe.network.name} takes images, and the samples are {kind}: give network= a "
+            f"torch.nn.Module that takes a batch of {kind}"
+        )
 
 
 def build_network(recipe: Recipe) -> Network:
@@ -437,8 +453,14 @@ def _fitting_transform(samples: SampleSet, preprocessing: Preprocessing | None) 
 def _are_of_size(samples: SampleSet, size: int) -> bool:
     """Whether images fit a network as they are, by a few of them."""
     looked = range(0, len(samples), -(-len(samples) // _LOOKED_AT))
-    shapes = [getattr(samples.samples[index], "shape", (size, size)) for index in looked]
-    return all(tuple(shape[-2:]) == (size, size) for shape in shapes)
+    return all(_height_and_width(samples.samples[index]) in (None, (size, size)) for index in looked)
+
+
+def _height_and_width(sample: Any) -> tuple[int, int] | None:
+    if isinstance(sample, Image.Image):
+        return sample.height, sample.width
+    shape = getattr(sample, "shape", ())
+    return (shape[-2], shape[-1]) if len(shape) > 1 else None
 
 
 def _transform(
@@ -447,8 +469,7 @@ def _transform(
     collate = recipe.objects.get("data.collate")
     given = recipe.objects.get(key)
     if given is not None:
-        made = given if hasattr(given, "transforms_batches") else PerSample(given, collate=collate)
-        return made, None
+        return as_transform(given, collate), None
     if choice.name is None or (collate is not None and choice.name == "as_is"):
         return PerSample(None, collate=collate), None
     if choice.name.startswith(PYTHON):
