@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from other_peoples_data import Pairs
+from PIL import Image
 from pydantic import BaseModel
 from torch import nn
 
@@ -428,3 +430,38 @@ def test_every_choice_is_of_one_kind():
         assert issubclass(SECTIONS[section], Choice)
     assert issubclass(TransformRecipe, Choice)
     assert issubclass(TrackerRecipe, Choice)
+
+
+@pytest.mark.parametrize(("kind", "samples"), [("texts", ["a", "b"] * 12), ("vectors", np.eye(24))])
+def test_samples_that_are_no_images_are_refused_by_networks_that_take_them(kind, samples):
+    recipe = recipe_of((samples, [number // 2 for number in range(24)]), loss="triplet")
+    with pytest.raises(ValueError, match=f"network convnet takes images, and the samples are {kind}: give "):
+        recipe.build()
+
+
+def test_pictures_of_a_dataset_are_resized_where_they_do_not_fit():
+    pictures = [(Image.new("RGB", (24, 20), number), number // 2) for number in range(24)]
+    task = recipe_of(Pairs(pictures), network={"name": "convnet", "channels": 3}, loss="triplet").build()
+    assert task.description.chosen["data.transform"].startswith("resized_crop: ")
+    batch = task.embedder.evaluation_transform(task.data.train.samples, [0, 1], [0, 0])
+    assert batch.shape == (2, 3, 32, 32)
+
+
+def test_whole_numbers_are_refused_with_what_to_do():
+    pixels = np.zeros((24, 8, 8, 3), dtype=np.uint8)
+    recipe = recipe_of((pixels, [number // 2 for number in range(24)]), network=nn.Conv2d(3, 2, 8))
+    with pytest.raises(ValueError, match="give a transform, such as lambda image: image / 255"):
+        recipe.build()
+
+
+def test_a_transform_is_a_function():
+    with pytest.raises(TypeError, match="transform must be a function, not 3"):
+        recipe_of(vectors(), network=nn.Linear(4, 2), transform=3).build()
+
+
+def test_what_cannot_be_called_with_embeddings_and_labels_is_no_loss():
+    wanted = r"a loss is called with embeddings and labels, and .*\(embeddings\) is not"
+    with pytest.raises(ValueError, match=wanted):
+        recipe_of(vectors(), network=nn.Linear(4, 2), loss=lambda embeddings: embeddings.sum()).build()
+    with pytest.raises(ValueError, match="TripletMarginLoss"):
+        recipe_of(vectors(), network=nn.Linear(4, 2), loss=nn.TripletMarginLoss()).build()
