@@ -17,15 +17,21 @@ from PIL import Image
 from pydantic import BaseModel
 from torch import nn
 
+from nearkin import losses
 from nearkin.data import ImageArray, SampleSet, as_data_set
+from nearkin.observer import Observer
+from nearkin.protocols.cross_validation import CrossValidation
 from nearkin.recipe import Recipe, RecipeError, override
 from nearkin.recipe.choices import Choice
 from nearkin.recipe.given import digest_of
-from nearkin.recipe.objects import from_argument, importable_name, recipe_of
+from nearkin.recipe.object_names import importable_name, named_instance
+from nearkin.recipe.objects import from_argument, recipe_of
 from nearkin.recipe.sections import (
     SECTIONS,
     LanguageRecipe,
+    LossRecipe,
     MemoryRecipe,
+    ProtocolRecipe,
     TrackerRecipe,
     TransformRecipe,
 )
@@ -340,7 +346,7 @@ def test_a_data_set_is_called_by_its_name():
 
 @pytest.mark.parametrize("missing", ["network", "data", "loss"])
 def test_objects_that_were_not_given_again_are_asked_for(missing):
-    recipe = recipe_of(vectors(), network=OwnNetwork(), loss=nn.Identity())
+    recipe = recipe_of(vectors(), network=OwnNetwork(), loss=lambda embeddings, labels: embeddings.sum())
     objects = {key: value for key, value in recipe.objects.items() if key != missing}
     with pytest.raises(ValueError, match=f"{missing} of this recipe was given in Python") as caught:
         Recipe.parse(recipe.said, objects=objects).build()
@@ -465,3 +471,81 @@ def test_what_cannot_be_called_with_embeddings_and_labels_is_no_loss():
         recipe_of(vectors(), network=nn.Linear(4, 2), loss=lambda embeddings: embeddings.sum()).build()
     with pytest.raises(ValueError, match="TripletMarginLoss"):
         recipe_of(vectors(), network=nn.Linear(4, 2), loss=nn.TripletMarginLoss()).build()
+
+
+class Margin(nn.Module):
+    """A loss of one's own that keeps what it was made with."""
+
+    def __init__(self, margin: float = 0.5, powers: tuple[int, ...] = (1,), **_: Any) -> None:
+        super().__init__()
+        self.margin, self.powers = margin, powers
+
+    def forward(self, embeddings, labels):
+        return embeddings.sum() * self.margin
+
+
+class Hides(Margin):
+    def __init__(self, margin: float = 0.5) -> None:
+        super().__init__(1.0)
+        self._hidden = margin
+
+
+class Learns(Margin):
+    def __init__(self, margin: float = 0.5) -> None:
+        super().__init__(margin)
+        self.weight = nn.Parameter(torch.zeros(2))
+
+
+def test_instances_that_can_be_named():
+    named = functools.partial(named_instance, section=LossRecipe)
+    assert named(Margin()) == {"name": f"{__name__}:Margin"}
+    assert named(Margin(0.3, powers=(1, 2))) == {
+        "name": f"{__name__}:Margin",
+        "margin": 0.3,
+        "powers": (1, 2),
+    }
+    assert named(losses.build("triplet", margin=0.3, mining="hard")) == {
+        "name": "triplet",
+        "margin": 0.3,
+        "mining": "hard",
+    }
+    assert named_instance(CrossValidation(folds=3), ProtocolRecipe) == {
+        "name": "cross_validation",
+        "folds": 3,
+    }
+
+
+def changed(loss: nn.Module, **attributes: Any) -> nn.Module:
+    for name, value in attributes.items():
+        setattr(loss, name, value)
+    return loss
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Hides(0.3),
+        Learns(),
+        Margin(torch.tensor(0.3)),
+        Margin(margin=lambda: 0),
+        changed(Margin(), scale=2.0),
+        changed(Margin(), inner=nn.Linear(2, 2)),
+        changed(Margin(), function=lambda: 0),
+        Margin().eval(),
+        losses.build("triplet", reduction="none"),
+        losses.build("triplet", generator=torch.Generator().manual_seed(7)),
+        losses.build("proxy_anchor", num_classes=2, embedding_dim=2),
+    ],
+)
+def test_instances_that_a_name_would_not_make_again(loss):
+    assert named_instance(loss, LossRecipe) is None
+    assert recipe_of(vectors(), network=nn.Linear(4, 2), loss=loss).loss.name.startswith("python:")
+
+
+def test_an_instance_is_written_by_its_name_and_keywords():
+    recipe = recipe_of(vectors(), network=nn.Linear(4, 2), loss=Margin(0.3))
+    assert recipe.said["loss"] == {"name": f"{__name__}:Margin", "margin": 0.3}
+    assert "loss" not in recipe.objects
+    task = recipe.build()
+    loss = task.loss(task.data.train, 2, torch.Generator(), Observer())
+    assert (type(loss.loss), loss.loss.margin) == (Margin, 0.3)

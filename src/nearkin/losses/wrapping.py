@@ -147,8 +147,8 @@ def _refuse_other_arguments(loss: nn.Module | LossFunction) -> None:
     except TypeError as error:
         name = getattr(loss, "__qualname__", type(loss).__qualname__)
         raise ValueError(
-            f"a loss is called with embeddings and labels, and {name}{signature} is not ({error}): wrap it in "
-            "a function (embeddings, labels) -> scalar"
+            f"a loss is called with embeddings and labels, and {name}{signature} is not ({error}): wrap it "
+            "in a function (embeddings, labels) -> scalar"
         ) from None
 
 

@@ -165,8 +165,7 @@ def _on(inputs: Any, device: torch.device) -> Any:
 
 def _advice(example: Any) -> str:
     if isinstance(example, Tensor) and example.dtype == torch.uint8:
-        whole = "images come as whole numbers from 0 to 255"
-        return f". These {whole}: give a transform, such as lambda image: image / 255"
+        return ". Pixels are whole numbers from 0 to 255: give a transform, such as lambda image: image / 255"
     return ""
 
 
