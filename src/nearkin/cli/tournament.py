@@ -78,6 +78,10 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
         bool, typer.Option("--every", help="Print the leaderboard of every experiment, however many.")
     ] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time.")] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="The address of a Ray cluster to train on, or 'local' to start one here."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the standings as JSON, and nothing else.")
     ] = False,
@@ -102,6 +106,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
                 seeds=None if seeds is None else range(seeds),
                 output=output,
                 jobs=jobs,
+                ray=ray,
                 progress=not as_json,
                 settings=changes,
                 metric=metric,
