@@ -28,7 +28,7 @@ def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) 
             ``(N, F)``; a torch ``Dataset`` of ``(sample, label)``; a :class:`~nearkin.data.SampleSet` or
             samples.
         takes_images: Whether a list of strings is a list of paths (or of texts).
-        channels: Of the images that the network takes, which tell one colour image from three grey ones.
+        channels: How many channels the network's images have: it tells one colour image from three grey ones.
 
     Raises:
         ValueError: It is something else, or nothing.

@@ -75,7 +75,7 @@ def play(
         losses: Names, tables with keywords (``{"name": "margin", "nu": 0.1}``), functions and classes that
             can be imported, or instances that can be named; ``"all"`` for every registered one. By default
             ten well-known ones.
-        seeds: Of the runs of each loss; 0 by default, or the plan's.
+        seeds: The seeds of the runs of each loss; 0 by default, or the plan's.
         output: Where runs, baselines and report go; by default ``runs/tournament`` and the like, or
             ``tournament`` for runs that are there.
         jobs: Runs at a time; as many as there are cores or GPUs by default.

@@ -48,7 +48,7 @@ def rank_outcomes(
     """Rank runs, baselines and published figures: per experiment, and over all of them.
 
     Args:
-        outcomes: From :func:`~nearkin.tournament.outcomes.read_outcomes` or
+        outcomes: The outcomes from :func:`~nearkin.tournament.outcomes.read_outcomes` or
             :func:`~nearkin.tournament.published.published`.
         skipped: What could not be read; passed on.
         metric: The score that ranks, higher is better.

@@ -103,9 +103,9 @@ class TestEmbeddings:
 
     Attributes:
         queries: The samples that search.
-        query_embeddings: Of all of them ``(Q, D)``.
+        query_embeddings: The embeddings of all queries ``(Q, D)``.
         gallery: The samples that are found; ``None`` where queries search each other.
-        gallery_embeddings: Of all of them ``(G, D)``.
+        gallery_embeddings: The embeddings of the whole gallery ``(G, D)``.
         scores: Retrieval scores, with the values of every query.
     """
 
@@ -175,7 +175,7 @@ class Baseline:
         name: Such as ``frozen_features``.
         description: What it is, in a few words.
         fitted_on: How many samples and classes it was fitted on, where it was.
-        test_fingerprint: Of the test split that it was scored on; empty in old results.
+        test_fingerprint: The fingerprint of the test split that it was scored on; empty in old results.
     """
 
     name: str

@@ -46,9 +46,9 @@ class TrialRecord:
         values: What was tried, by recipe key.
         state: ``done``, ``given up`` (hopeless) or ``failed``.
         score: The first Recall@k on validation classes, if it has one.
-        epoch: Of that score.
+        epoch: The epoch of that score.
         error: Why it failed.
-        map_at_r: Of the score's epoch: it decides between equals.
+        map_at_r: MAP@R of the score's epoch: it decides between equals.
     """
 
     number: int

@@ -40,7 +40,7 @@ class Thumbnail:
 
     Attributes:
         uri: Its picture, or the strip of colours of a vector; empty where there is neither.
-        name: Of its class.
+        name: The name of its class.
         right: Whether it is of the query's class; ``None`` for the query.
         tiny: Enlarge it with hard edges: it has fewer pixels than the screen shows.
         text: Its words or its name, where it is no image.
