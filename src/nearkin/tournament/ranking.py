@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from nearkin.protocols import chooses_on_test
 from nearkin.registry import nearest_name
 from nearkin.tournament import statistics
 from nearkin.tournament.comparisons import class_interval, compare_all, hits_of
@@ -386,11 +387,12 @@ def _ranking_notes(ranking: OverallRanking, boards: Sequence[Leaderboard]) -> li
             "Every paper trained and selected in its own way, and few had validation classes: the ranks "
             "order what was printed, not the losses."
         )
-    if "standard_best_on_test" in protocols:
-        notes.append(
-            "standard_best_on_test chooses the epoch on the test classes: its scores are higher than a fair "
-            "selection would give."
-        )
+    notes += [
+        f"{name} chooses the epoch on the test classes: its scores are higher than a fair selection would "
+        "give."
+        for name in sorted(protocols)
+        if chooses_on_test(name)
+    ]
     return notes
 
 
