@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,40 +209,15 @@ def tune(
     return search
 
 
-def tournament(
-    data: Any = None,
-    *,
-    losses: Sequence[Any] | str | None = None,
-    seeds: Sequence[int] | None = None,
-    output: Path_ | None = None,
-    jobs: int | None = None,
-    ray: str | None = None,
-    progress: bool | Observer = True,
-    metric: str = "recall_at_1",
-    alpha: float = 0.05,
-    pool: Sequence[str] | str = (),
-    baselines: bool = True,
-    report: bool = True,
-    **settings: Any,
-) -> Standings:
-    """Let losses compete on equal terms, and rank them; :mod:`nearkin.tournament.playing` says how."""
-    from nearkin.tournament.playing import play  # noqa: PLC0415
+def tournament(data: Any = None, **options: Any) -> Standings:
+    """Let losses compete on equal terms, and rank them.
 
-    return play(
-        data,
-        losses=losses,
-        seeds=seeds,
-        output=output,
-        jobs=jobs,
-        ray=ray,
-        progress=progress,
-        settings=settings,
-        metric=metric,
-        alpha=alpha,
-        pool=pool,
-        baselines=baselines,
-        report=report,
-    )
+    Options are those of :func:`nearkin.tournament.playing.play`; all others are settings of the runs, as in
+    :func:`train`.
+    """
+    from nearkin import tournament as room  # noqa: PLC0415
+
+    return room(data, **options)
 
 
 def compare(runs: Iterable[Any], **options: Any) -> Standings:

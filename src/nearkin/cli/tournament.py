@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearkin.cli.commands import ImportOption
+
 if TYPE_CHECKING:
     from nearkin.tournament.standings import Standings
 
@@ -39,14 +41,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
             "--set", "-s", metavar="KEY=VALUE", help="Change all recipes, e.g. training.epochs=3; repeatable."
         ),
     ] = None,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import",
-            metavar="MODULE",
-            help="Import a module first, which registers losses, networks or whatever else; repeatable.",
-        ),
-    ] = None,
+    imports: ImportOption = None,
     published: Annotated[
         str | None,
         typer.Option(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearkin.evaluation import Interval
+from nearkin.extras import data_frame
 from nearkin.tournament.outcomes import Experiment, Kind, Outcome, Skipped
 
 if TYPE_CHECKING:
@@ -276,11 +277,7 @@ class Standings:
 
     def to_pandas(self) -> pd.DataFrame:
         """What :meth:`rows` gives, as a table."""
-        try:
-            import pandas as pd  # noqa: PLC0415  (an extra)
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
-        return pd.DataFrame(self.rows())
+        return data_frame(self.rows())
 
     def __str__(self) -> str:
         lines = []

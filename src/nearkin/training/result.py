@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nearkin.data import SampleSet
 from nearkin.evaluation import Interval, RetrievalScores
+from nearkin.extras import data_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -355,11 +356,7 @@ class Result:
 
     def to_pandas(self) -> pd.DataFrame:
         """A row per network (and, with several, their mean): selection, validation and test scores."""
-        try:
-            import pandas as pd  # noqa: PLC0415  (an extra)
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
-        return pd.DataFrame(self.rows())
+        return data_frame(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         """What :meth:`to_pandas` shows, as plain rows."""
