@@ -62,7 +62,9 @@ class PerSample:
     def __call__(self, samples: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Any:
         """The samples at ``indices``, each with its own seed, as the inputs of one batch."""
         results = []
-        function = _of_arrays(self.function) if _takes_image_keyword(self.function) else self.function
+        function = self.function
+        if function is not None and _takes_image_keyword(function):
+            function = _of_arrays(function)
         set_random_seed = getattr(self.function, "set_random_seed", None)
         with seeded_generators() as seed_all:
             for index, seed in zip(indices, seeds, strict=True):

@@ -459,7 +459,7 @@ def _are_of_size(samples: SampleSet, size: int) -> bool:
 def _height_and_width(sample: Any) -> tuple[int, int] | None:
     if isinstance(sample, Image.Image):
         return sample.height, sample.width
-    shape = getattr(sample, "shape", ())
+    shape: tuple[int, ...] = tuple(getattr(sample, "shape", ()))
     return (shape[-2], shape[-1]) if len(shape) > 1 else None
 
 
