@@ -108,7 +108,6 @@ class OwnMiner(mining.Hard):
 
 
 class OwnTransform:
-    transforms_batches = True
 
     def __init__(self, scale):
         self.scale = scale

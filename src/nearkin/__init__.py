@@ -1,4 +1,4 @@
-"""Deep metric learning: learn embeddings whose nearest neighbours are kin."""
+"""Deep metric learning: embeddings whose nearest neighbours are of the same class."""
 
 from __future__ import annotations
 

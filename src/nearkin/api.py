@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearkin.data import DataSet
+from nearkin.data.per_sample import as_transform
 from nearkin.display import observer_for
 from nearkin.evaluation.reranking import checked_rerankings
 from nearkin.model import Model, is_model
@@ -17,7 +18,7 @@ from nearkin.recipe import Recipe, open_data
 from nearkin.recipe.naming import default_output
 from nearkin.recipe.objects import recipe_of
 from nearkin.recipe.reopening import data_of, networks_of
-from nearkin.training import Run, RunError
+from nearkin.training import Description, Run, RunError
 
 if TYPE_CHECKING:
     from nearkin.tournament.standings import Standings
@@ -88,13 +89,18 @@ def train_recipe(
         observer.end()
 
 
-def _description(recipe: Recipe) -> Any:
-    from nearkin.training import Description  # noqa: PLC0415
-
+def _description(recipe: Recipe) -> Description:
     return Description(recipe.to_toml(), recipe.complete())
 
 
-def load(path: Path_, *, fold: int | None = None, network: Any = None, transform: Any = None) -> Model:
+def load(
+    path: Path_,
+    *,
+    fold: int | None = None,
+    network: Any = None,
+    transform: Any = None,
+    collate: Any = None,
+) -> Model:
     """The model of a finished run, of a cross-validation run (its networks side by side), or of a folder.
 
     Neither the data nor the loss is needed, nor are the weights that training started from.
@@ -105,12 +111,13 @@ def load(path: Path_, *, fold: int | None = None, network: Any = None, transform
             by default the embeddings of all stand side by side.
         network: The module, where it was given to ``train`` in Python and cannot be imported by name.
         transform: What samples go through, where it was given in Python.
+        collate: What makes a batch of samples, where it was given to ``train``.
 
     Raises:
         ValueError: There is no model; the message says what is missing.
     """
     folder = Path(path) if fold is None else _of_fold(Path(path), fold)
-    given = {"network": network, "transform": _per_sample(transform)}
+    given = {"network": network, "transform": _transform_of(transform, collate)}
     if is_model(folder) or list(folder.glob("network-*/model.json")):
         return Model.read(folder, **given)
     return Model(networks_of(Run.existing(folder), **given), {"run": str(folder)})
@@ -124,12 +131,8 @@ def _of_fold(folder: Path, fold: int) -> Path:
     raise ValueError(f"{folder} has no fold {fold}: neither {homes[0].name} nor {homes[1].name} is there")
 
 
-def _per_sample(transform: Any) -> Any:
-    from nearkin.data import PerSample  # noqa: PLC0415
-
-    if transform is None or hasattr(transform, "transforms_batches"):
-        return transform
-    return PerSample(transform)
+def _transform_of(transform: Any, collate: Any) -> Any:
+    return None if transform is None and collate is None else as_transform(transform, collate)
 
 
 def evaluate(
@@ -138,6 +141,7 @@ def evaluate(
     *,
     network: Any = None,
     transform: Any = None,
+    collate: Any = None,
     rerank: Sequence[str] = (),
     progress: bool | Observer = True,
 ) -> Examination:
@@ -148,6 +152,7 @@ def evaluate(
         data: The data set, where it has moved or was given in Python: a path or an object.
         network: The module, where it was given to ``train`` in Python.
         transform: What samples go through, where it was given in Python.
+        collate: What makes a batch of samples, where it was given to ``train``.
         rerank: Re-rankings whose effect is measured: ``k_reciprocal``, ``query_expansion``, ``whitening``.
         progress: Whether to show progress, or who is told about it.
     """
@@ -156,7 +161,7 @@ def evaluate(
     observer = observer_for(progress)
     try:
         data_set = data_of(finished, data, observer)
-        embedders = networks_of(finished, network=network, transform=_per_sample(transform))
+        embedders = networks_of(finished, network=network, transform=_transform_of(transform, collate))
         _refuse_other_data(finished, data_set)
         return examine(finished, embedders, data_set, observer, rerank=rerank)
     finally:
@@ -226,38 +231,15 @@ def tune(
     return search
 
 
-def tournament(
-    data: Any = None,
-    *,
-    losses: Sequence[Any] | str | None = None,
-    seeds: Sequence[int] | None = None,
-    output: Path_ | None = None,
-    jobs: int | None = None,
-    progress: bool | Observer = True,
-    metric: str = "recall_at_1",
-    alpha: float = 0.05,
-    pool: Sequence[str] | str = (),
-    baselines: bool = True,
-    report: bool = True,
-    **settings: Any,
-) -> Standings:
-    """Let losses compete on equal terms, and rank them; :mod:`nearkin.tournament.playing` says how."""
-    from nearkin.tournament.playing import play  # noqa: PLC0415
+def tournament(data: Any = None, **options: Any) -> Standings:
+    """Let losses compete on equal terms, and rank them.
 
-    return play(
-        data,
-        losses=losses,
-        seeds=seeds,
-        output=output,
-        jobs=jobs,
-        progress=progress,
-        settings=settings,
-        metric=metric,
-        alpha=alpha,
-        pool=pool,
-        baselines=baselines,
-        report=report,
-    )
+    Options are those of :func:`nearkin.tournament.playing.play`; all others are settings of the runs, as in
+    :func:`train`.
+    """
+    from nearkin import tournament as room  # noqa: PLC0415
+
+    return room(data, **options)
 
 
 def compare(runs: Iterable[Any], **options: Any) -> Standings:

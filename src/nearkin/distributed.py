@@ -78,8 +78,9 @@ def gather(
     it is enough to wrap the loss in ``DistributedDataParallel`` as well.
 
     Args:
-        embeddings: Of this process, ``(b, …)``; all but the first dimension must be equal everywhere.
-        labels: Of this process, ``(b, …)``. They come back on the device of the embeddings.
+        embeddings: The embeddings of this process, ``(b, …)``; all but the first dimension must be equal
+            everywhere.
+        labels: The labels of this process, ``(b, …)``. They come back on the device of the embeddings.
         gradients: What the training loop does with the gradients of all processes.
         group: The processes to gather from; all by default.
 
@@ -114,7 +115,7 @@ def gather_rows(
     """:func:`gather` where every process knows how many rows each of them has.
 
     Args:
-        rows: Of this process, ``(sizes[rank], …)``.
+        rows: The rows of this process, ``(sizes[rank], …)``.
         sizes: Rows per process, in the order of ranks.
         gradients: What the training loop does with the gradients of all processes.
         group: The processes to gather from; all by default.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
@@ -34,3 +39,18 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
             f"{purpose} needs the package {package}, which is not installed: pip install 'nearkin[{extra}]'",
             name=package,
         ) from None
+
+
+def data_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a ``pandas.DataFrame``, for everything that has ``to_pandas``.
+
+    Raises:
+        ModuleNotFoundError: pandas is not installed; the message says the command that installs it.
+    """
+    try:
+        pandas = import_module("pandas")
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "to_pandas needs the package pandas, which is not installed: pip install pandas", name="pandas"
+        ) from None
+    return pandas.DataFrame(rows)

@@ -46,7 +46,7 @@ def load_entry_points() -> None:
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         try:
             entry.load()
-        except Exception as error:  # whatever a stranger's module raises  # noqa: PERF203
+        except Exception as error:  # whatever somebody's module raises  # noqa: PERF203
             warnings.warn(f"the plug-in {entry.name} ({entry.value}) failed to load: {error!r}", stacklevel=3)
 
 
@@ -122,7 +122,7 @@ class Registry(Generic[T]):
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
             for keyword in keywords:
                 if keyword not in known:
-                    hint = nearest_name(keyword, list(known)) if known else "it takes none"
+                    hint = nearest_name(keyword, list(known)) if known else "it has no keywords"
                     raise ValueError(f"{self.kind} {name!r} has no keyword {keyword!r}: {hint}")
         return self.get(name)(*args, **keywords)
 

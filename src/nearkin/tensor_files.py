@@ -23,7 +23,7 @@ class TensorFile(NamedTuple):
     """What such a file holds.
 
     Attributes:
-        tensors: By name.
+        tensors: The tensors by name.
         state: Plain values.
     """
 

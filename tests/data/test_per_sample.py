@@ -14,6 +14,7 @@ from torchvision import transforms as tv
 
 from nearkin import data
 from nearkin.data import PerSample, SampleSet, Texts, loader
+from nearkin.data.per_sample import as_transform
 
 PIXELS = data.ImageArray(
     torch.randint(256, (6, 3, 40, 50), generator=torch.Generator().manual_seed(0)).byte()
@@ -121,3 +122,60 @@ def test_a_dataset_that_transforms_by_itself_is_reproducible():
     first, again = (data.AsIs()(samples, [0, 1], [3, 4]) for _ in range(2))
     assert first.equal(again)
     assert not first[0].equal(first[1])
+
+
+class FromAlbumentations:
+    """What albumentations' transforms are like: a class of that package, called with ``image=`` only."""
+
+    __module__ = "albumentations.core.composition"
+
+    def __init__(self, result):
+        self.result = result
+
+    def __call__(self, *args, force_apply=False, **named):
+        if args:
+            raise KeyError("You have to pass data to augmentations as named arguments")
+        assert isinstance(named["image"], np.ndarray)
+        return {"image": self.result(named["image"])}
+
+
+def only_image(*, image):
+    return {"image": image[:, ::-1]}
+
+
+def test_albumentations_take_and_give_arrays():
+    flip = PerSample(FromAlbumentations(lambda image: image[:, ::-1]))
+    assert flip(PIXELS, [0, 3], [0, 0]).equal(PIXELS.pixels[[0, 3]].flip(3))
+    assert PerSample(only_image)(PIXELS, [1], [0]).equal(PIXELS.pixels[[1]].flip(3))
+    grey = PerSample(FromAlbumentations(lambda image: image.mean(axis=2, dtype=np.float32)))
+    assert grey(PIXELS, [2], [0]).shape == (1, 1, 40, 50)
+    tensors = PerSample(FromAlbumentations(lambda image: torch.from_numpy(image).permute(2, 0, 1) / 255))
+    torch.testing.assert_close(tensors(PIXELS, [4], [0]), PIXELS.pixels[[4]] / 255)
+    pictures = data.DatasetSamples(Pairs([(Image.new("L", (6, 4)), 0)]))
+    assert PerSample(only_image)(pictures, [0], [0]).shape == (1, 1, 4, 6)
+    with pytest.raises(TypeError, match="only_image takes images, and this sample is a str"):
+        PerSample(only_image)(Texts(["a"]), [0], [0])
+
+
+def test_real_albumentations():
+    pipelines = pytest.importorskip("albumentations", reason="needs albumentations")
+    crop = PerSample(pipelines.Compose([pipelines.RandomCrop(8, 8), pipelines.Normalize()]))
+    one, again, other = (crop(PIXELS, [0], [seed]) for seed in (1, 1, 2))
+    assert (one.shape, one.dtype) == ((1, 3, 8, 8), torch.float32)
+    assert one.equal(again)
+    assert not one.equal(other)
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="transform must be a function, not 3"):
+        PerSample(3)
+    with pytest.raises(TypeError, match="collate must be a function, not 'pad'"):
+        PerSample(None, "pad")
+
+
+def test_a_transform_of_batches_is_taken_as_it_is():
+    whole = PerSample(str.upper, takes=None)
+    assert as_transform(whole) is whole
+    assert isinstance(as_transform(data.AsIs()), data.AsIs)
+    with pytest.raises(ValueError, match="leave collate out"):
+        as_transform(whole, list)

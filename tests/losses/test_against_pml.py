@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from pytorch_metric_learning import distances, miners
+from pytorch_metric_learning import distances, miners, reducers, regularizers, samplers
 from pytorch_metric_learning import losses as pml
 
 from nearkin import losses
@@ -192,3 +194,12 @@ def test_ranked_list_up_to_their_small_constant():
 def test_histogram_as_far_as_theirs_is_float32():
     theirs = pml.HistogramLoss(n_bins=100)(embeddings(0), LABELS)
     torch.testing.assert_close(losses.Histogram(bins=100)(embeddings(0), LABELS), theirs, rtol=1e-6, atol=0)
+
+
+def test_everything_of_theirs_has_a_row_on_the_page():
+    page = Path(__file__).parents[2] / "docs" / "from_pytorch_metric_learning.md"
+    text = page.read_text(encoding="utf-8")
+    rooms = (pml, miners, samplers, distances, reducers, regularizers)
+    names = {name for room in rooms for name in vars(room) if name[0].isupper()}
+    missing = {name for name in names if f"`{name}" not in text}
+    assert {name for name in missing if not name.startswith("Base") and not name.endswith("Mixin")} == set()

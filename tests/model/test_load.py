@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 import nearkin
 from nearkin import networks
@@ -147,6 +148,32 @@ def test_what_is_no_model_is_told(what, tmp_path, small_recipe):
     with pytest.raises((RunError, ValueError), match="does not exist|not a run|not finished") as caught:
         nearkin.load(path)
     assert "\n" not in str(caught.value)
+
+
+class Ragged(Dataset):
+    """Sequences of different lengths."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.full((1 + index % 3, 4), index / 40) + torch.eye(4)[index // 5 % 4], index // 5
+
+
+def mean_of_each(sequences):
+    return torch.stack([sequence.mean(0) for sequence in sequences])
+
+
+def test_a_collate_function_is_given_again(tmp_path):
+    made = {"network": nn.Linear(4, 2), "collate": mean_of_each}
+    run = nearkin.train(Ragged(), **made, loss="triplet", epochs=1, output=tmp_path / "run", progress=False)
+    with pytest.raises(ValueError, match="collate=my_collate where there was one"):
+        nearkin.load(run.path, network=made["network"])
+    model = nearkin.load(run.path, **made)
+    alone = model.network(mean_of_each([Ragged()[index][0] for index in range(40)]))
+    torch.testing.assert_close(model.embed(Ragged()), nn.functional.normalize(alone.detach(), dim=1))
+    found = nearkin.evaluate(run, Ragged(), **made, progress=False)
+    assert found.opened.scores.recall_at == pytest.approx(run.result.test.recall_at)
 
 
 # Runs of the first edition, made by it.

@@ -12,18 +12,26 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from other_peoples_data import Pairs
+from PIL import Image
 from pydantic import BaseModel
 from torch import nn
 
+from nearkin import losses
 from nearkin.data import ImageArray, SampleSet, as_data_set
+from nearkin.observer import Observer
+from nearkin.protocols.cross_validation import CrossValidation
 from nearkin.recipe import Recipe, RecipeError, override
 from nearkin.recipe.choices import Choice
 from nearkin.recipe.given import digest_of
-from nearkin.recipe.objects import from_argument, importable_name, recipe_of
+from nearkin.recipe.object_names import importable_name, named_instance
+from nearkin.recipe.objects import from_argument, recipe_of
 from nearkin.recipe.sections import (
     SECTIONS,
     LanguageRecipe,
+    LossRecipe,
     MemoryRecipe,
+    ProtocolRecipe,
     TrackerRecipe,
     TransformRecipe,
 )
@@ -85,8 +93,18 @@ def test_the_written_recipe_says_what_was_chosen_and_why():
 def test_a_run_leaves_what_was_fitted_to_its_data_unsaid():
     task = recipe_of(vectors(), network=nn.Linear(4, 2), loss="triplet").build()
     assert "# batch_size = " in task.description.text
-    assert "training classes with 5 samples each cannot fill a batch" in task.description.text
+    assert "training classes with 4 samples of each cannot fill a batch of 180" in task.description.text
     assert task.description.terms["sampler"]["batch_size"] < 180
+
+
+def test_small_classes_give_fewer_samples_to_a_batch_of_the_same_size():
+    few = (torch.randn(600, 4), [number // 3 for number in range(600)])
+    task = recipe_of(few, network=nn.Linear(4, 2), loss="triplet").build()
+    assert task.description.chosen["sampler.images_per_class"] == (
+        "most training classes have fewer than 5 samples"
+    )
+    assert task.description.chosen["sampler.batch_size"] == "default"
+    assert task.description.terms["sampler"]["batch_size"] == 180
 
 
 def test_none_takes_a_value_away():
@@ -328,7 +346,7 @@ def test_a_data_set_is_called_by_its_name():
 
 @pytest.mark.parametrize("missing", ["network", "data", "loss"])
 def test_objects_that_were_not_given_again_are_asked_for(missing):
-    recipe = recipe_of(vectors(), network=OwnNetwork(), loss=nn.Identity())
+    recipe = recipe_of(vectors(), network=OwnNetwork(), loss=lambda embeddings, labels: embeddings.sum())
     objects = {key: value for key, value in recipe.objects.items() if key != missing}
     with pytest.raises(ValueError, match=f"{missing} of this recipe was given in Python") as caught:
         Recipe.parse(recipe.said, objects=objects).build()
@@ -418,3 +436,116 @@ def test_every_choice_is_of_one_kind():
         assert issubclass(SECTIONS[section], Choice)
     assert issubclass(TransformRecipe, Choice)
     assert issubclass(TrackerRecipe, Choice)
+
+
+@pytest.mark.parametrize(("kind", "samples"), [("texts", ["a", "b"] * 12), ("vectors", np.eye(24))])
+def test_samples_that_are_no_images_are_refused_by_networks_that_take_them(kind, samples):
+    recipe = recipe_of((samples, [number // 2 for number in range(24)]), loss="triplet")
+    with pytest.raises(ValueError, match=f"network convnet takes images, and the samples are {kind}: give "):
+        recipe.build()
+
+
+def test_pictures_of_a_dataset_are_resized_where_they_do_not_fit():
+    pictures = [(Image.new("RGB", (24, 20), number), number // 2) for number in range(24)]
+    task = recipe_of(Pairs(pictures), network={"name": "convnet", "channels": 3}, loss="triplet").build()
+    assert task.description.chosen["data.transform"].startswith("resized_crop: ")
+    batch = task.embedder.evaluation_transform(task.data.train.samples, [0, 1], [0, 0])
+    assert batch.shape == (2, 3, 32, 32)
+
+
+def test_whole_numbers_are_refused_with_what_to_do():
+    pixels = np.zeros((24, 8, 8, 3), dtype=np.uint8)
+    recipe = recipe_of((pixels, [number // 2 for number in range(24)]), network=nn.Conv2d(3, 2, 8))
+    with pytest.raises(ValueError, match="give a transform, such as lambda image: image / 255"):
+        recipe.build()
+
+
+def test_a_transform_is_a_function():
+    with pytest.raises(TypeError, match="transform must be a function, not 3"):
+        recipe_of(vectors(), network=nn.Linear(4, 2), transform=3).build()
+
+
+def test_what_cannot_be_called_with_embeddings_and_labels_is_no_loss():
+    wanted = r"a loss is called with embeddings and labels, and .*\(embeddings\) is not"
+    with pytest.raises(ValueError, match=wanted):
+        recipe_of(vectors(), network=nn.Linear(4, 2), loss=lambda embeddings: embeddings.sum()).build()
+    with pytest.raises(ValueError, match="TripletMarginLoss"):
+        recipe_of(vectors(), network=nn.Linear(4, 2), loss=nn.TripletMarginLoss()).build()
+
+
+class Margin(nn.Module):
+    """A loss of one's own that keeps what it was made with."""
+
+    def __init__(self, margin: float = 0.5, powers: tuple[int, ...] = (1,), **_: Any) -> None:
+        super().__init__()
+        self.margin, self.powers = margin, powers
+
+    def forward(self, embeddings, labels):
+        return embeddings.sum() * self.margin
+
+
+class Hides(Margin):
+    def __init__(self, margin: float = 0.5) -> None:
+        super().__init__(1.0)
+        self._hidden = margin
+
+
+class Learns(Margin):
+    def __init__(self, margin: float = 0.5) -> None:
+        super().__init__(margin)
+        self.weight = nn.Parameter(torch.zeros(2))
+
+
+def test_instances_that_can_be_named():
+    named = functools.partial(named_instance, section=LossRecipe)
+    assert named(Margin()) == {"name": f"{__name__}:Margin"}
+    assert named(Margin(0.3, powers=(1, 2))) == {
+        "name": f"{__name__}:Margin",
+        "margin": 0.3,
+        "powers": (1, 2),
+    }
+    assert named(losses.build("triplet", margin=0.3, mining="hard")) == {
+        "name": "triplet",
+        "margin": 0.3,
+        "mining": "hard",
+    }
+    assert named_instance(CrossValidation(folds=3), ProtocolRecipe) == {
+        "name": "cross_validation",
+        "folds": 3,
+    }
+
+
+def changed(loss: nn.Module, **attributes: Any) -> nn.Module:
+    for name, value in attributes.items():
+        setattr(loss, name, value)
+    return loss
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Hides(0.3),
+        Learns(),
+        Margin(torch.tensor(0.3)),
+        Margin(margin=lambda: 0),
+        changed(Margin(), scale=2.0),
+        changed(Margin(), inner=nn.Linear(2, 2)),
+        changed(Margin(), function=lambda: 0),
+        Margin().eval(),
+        losses.build("triplet", reduction="none"),
+        losses.build("triplet", generator=torch.Generator().manual_seed(7)),
+        losses.build("proxy_anchor", num_classes=2, embedding_dim=2),
+    ],
+)
+def test_instances_that_a_name_would_not_make_again(loss):
+    assert named_instance(loss, LossRecipe) is None
+    assert recipe_of(vectors(), network=nn.Linear(4, 2), loss=loss).loss.name.startswith("python:")
+
+
+def test_an_instance_is_written_by_its_name_and_keywords():
+    recipe = recipe_of(vectors(), network=nn.Linear(4, 2), loss=Margin(0.3))
+    assert recipe.said["loss"] == {"name": f"{__name__}:Margin", "margin": 0.3}
+    assert "loss" not in recipe.objects
+    task = recipe.build()
+    loss = task.loss(task.data.train, 2, torch.Generator(), Observer())
+    assert (type(loss.loss), loss.loss.margin) == (Margin, 0.3)

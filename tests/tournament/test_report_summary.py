@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from nearkin import protocols
 from nearkin.evaluation import RetrievalScores
 from nearkin.tournament.outcomes import Experiment, Outcome, Skipped
 from nearkin.tournament.ranking import rank_outcomes, rank_published
+from nearkin.tournament.report import wording
 from nearkin.tournament.report.disclosure import disclosure
 from nearkin.tournament.report.summary import summarise
 from nearkin.tournament.standings import Comparison, Standings
@@ -84,6 +86,27 @@ def test_baselines_of_several_experiments_are_summed_up():
     pixels = [outcome("raw_pixels", 0.3 + size / 200, kind="baseline", size=size) for size in (8, 64)]
     text = " ".join(summarise(rank_outcomes([*runs, *others, *pixels])).paragraphs)
     assert "raw_pixels with 34.0 to 62.0 %, by experiment. Every loss is above it" in text
+
+
+def test_a_plugged_in_protocol_that_chooses_on_the_test_classes_is_a_warning_too():
+    @protocols.register("peeking")
+    class Peeking(protocols.StandardBestOnTest):
+        """The epoch was chosen by a look at the test classes."""
+
+    try:
+        standings = rank_outcomes(
+            [outcome(name, recall, protocol="peeking") for name, recall in (("nca", 0.5), ("npair", 0.4))]
+        )
+        assert any(
+            note.startswith("peeking chooses the epoch on the test classes") for note in standings.notes
+        )
+        assert wording.protocol_label("peeking") == "peeking (epoch chosen on test)"
+        assert wording.labelled("glyphs · peeking, peeking_once") == (
+            "glyphs · peeking (epoch chosen on test), peeking_once"
+        )
+        assert wording.protocol_sentence("peeking") == "The epoch was chosen by a look at the test classes"
+    finally:
+        protocols.registry.unregister("peeking")
 
 
 def test_choosing_on_the_test_classes_is_a_warning_and_never_an_ordinary_protocol():

@@ -21,6 +21,7 @@ from torch.utils.data import dataloader
 
 from nearkin.data import ImageArray, SampleSet
 from nearkin.recipe import Recipe
+from nearkin.recipe.objects import recipe_of
 from nearkin.training import Observer, Run, RunError, TrainingError
 
 
@@ -168,3 +169,16 @@ def test_classes_of_one_image_train(small_recipe, tmp_path):
     values = small_recipe | {"loss": {"name": "multi_similarity"}, "sampler": {"batch_size": 10}}
     trained = train_on(new_run(tmp_path / "run", Recipe.parse(values)), few)
     assert trained.epoch == 2
+
+
+def of_each(embeddings, labels):
+    return embeddings.square().sum(1)
+
+
+def test_a_loss_that_is_no_scalar_is_told_without_advice_for_other_failures(small_recipe, tmp_path):
+    recipe = recipe_of(Recipe.parse(small_recipe), loss=of_each)
+    with pytest.raises(
+        TrainingError, match="of_each must give a scalar tensor, not a tensor of shape"
+    ) as told:
+        execute(new_run(tmp_path / "run", recipe))
+    assert "optimizer.lr" not in str(told.value)

@@ -49,6 +49,13 @@ def test_values_and_epoch_come_from_validation_and_test_is_read_once(recipe, tmp
     assert records[0].values == {"loss.alpha": 32.0, "loss.margin": 0.1, "optimizer.lr": 2e-3}
     assert (vault.opened, vault.unsealed) == (0, 0)
 
+    told = str(search)
+    assert told.startswith(f"{search.path}\nbest of 4 trials: loss.alpha=")
+    assert told.endswith(" % on validation classes")
+    assert repr(search) == f"Search({str(search.path)!r}, 4 trials)"
+    assert [row["score"] for row in search.rows()] == [record.score for record in records]
+    assert search.rows()[0]["optimizer.lr"] == 2e-3
+
     best = max(records, key=lambda record: (record.score, record.map_at_r, -record.number))
     metrics = Run.existing(search.trial_path(best.number)).metrics()[1:]
     assert best.score == max(row["recall_at_1"] for row in metrics)

@@ -51,8 +51,8 @@ class RayTasks:
     """One Ray task per run.
 
     Args:
-        address: Of the cluster; ``auto`` finds the one of this machine, ``local`` starts one that lives as
-            long as the benchmark.
+        address: The address of the cluster; ``auto`` finds the one of this machine, ``local`` starts one that
+            lives as long as the benchmark.
         jobs: Runs handed over at a time; by default twice as many as the cluster has room for, so that a
             cluster that can grow does.
         cpus: Cores of a run.

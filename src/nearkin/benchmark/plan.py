@@ -52,7 +52,7 @@ class Entry(Section):
     """One entry of a list: a name, or a table with more.
 
     Attributes:
-        name: Of the data set, network, loss or protocol; a number for embedding sizes and seeds.
+        name: The name of the data set, network, loss or protocol; a number for embedding sizes and seeds.
         label: What it is called in the names of runs and in tables; its name by default.
         recipe: Changes anywhere in the recipe of its runs.
 
@@ -167,7 +167,7 @@ class PlannedRun:
     """One run of a plan.
 
     Attributes:
-        name: Of its directory: readable, and another one for every other recipe of the plan.
+        name: The name of its directory: readable, and another one for every other recipe of the plan.
         recipe: All about it.
         labels: What it is called on each axis: ``data``, ``network``, ``embedding_dim``, ``loss``,
             ``protocol``, ``seed`` and, for labelled inclusions, ``extra``.

@@ -93,7 +93,7 @@ class Board:
     """How far all runs of a plan are.
 
     Attributes:
-        runs: In the plan's order.
+        runs: The runs in the plan's order.
         folder: The folder of their directories, or the address it is kept at.
         jobs: How many are worked on at a time, as far as is known.
     """

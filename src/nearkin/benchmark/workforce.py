@@ -25,7 +25,7 @@ class Event:
         run: Its directory.
         kind: ``begun``, ``finished``, ``failed``, ``lost`` (its worker vanished, it is tried again) or
             ``taken`` (another process trains it).
-        reason: In one line, for ``failed`` and ``lost``.
+        reason: The reason in one line, for ``failed`` and ``lost``.
     """
 
     run: Path

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearkin.cli.commands import ImportOption
+
 if TYPE_CHECKING:
     from nearkin.benchmark.plan import Plan
     from nearkin.benchmark.progress import Board
@@ -30,14 +32,7 @@ def benchmark(
             help="Change the plan, e.g. recipe.training.epochs=3; repeatable.",
         ),
     ] = None,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import",
-            metavar="MODULE",
-            help="Import a module first, which registers losses, networks or whatever else; repeatable.",
-        ),
-    ] = None,
+    imports: ImportOption = None,
     output: Annotated[
         str | None,
         typer.Option(

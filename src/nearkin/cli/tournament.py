@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearkin.cli.commands import ImportOption
+
 if TYPE_CHECKING:
     from nearkin.tournament.standings import Standings
 
@@ -39,14 +41,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
             "--set", "-s", metavar="KEY=VALUE", help="Change all recipes, e.g. training.epochs=3; repeatable."
         ),
     ] = None,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import",
-            metavar="MODULE",
-            help="Import a module first, which registers losses, networks or whatever else; repeatable.",
-        ),
-    ] = None,
+    imports: ImportOption = None,
     published: Annotated[
         str | None,
         typer.Option(
@@ -78,6 +73,10 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
         bool, typer.Option("--every", help="Print the leaderboard of every experiment, however many.")
     ] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time.")] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="The address of a Ray cluster to train on, or 'local' to start one here."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the standings as JSON, and nothing else.")
     ] = False,
@@ -102,6 +101,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
                 seeds=None if seeds is None else range(seeds),
                 output=output,
                 jobs=jobs,
+                ray=ray,
                 progress=not as_json,
                 settings=changes,
                 metric=metric,

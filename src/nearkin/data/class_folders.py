@@ -24,7 +24,7 @@ class Found:
     """What a walk over a folder found.
 
     Attributes:
-        images: By folder (below the root), the sorted paths (below the root) of the images directly in it.
+        images: The sorted paths of the images directly in each folder; all paths are below the root.
         tops: The folders directly in the root, sorted.
         loose: Number of images directly in the root.
         unread: Number of files that look like images of a kind that is not read, by suffix.

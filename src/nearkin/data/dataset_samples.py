@@ -64,7 +64,7 @@ def split_item(item: Any, row: int, sample: str | None, label: str | None) -> tu
         if label is None:
             raise ValueError(
                 f"item {row} is a mapping with the keys {', '.join(map(str, item))}: say which is the label "
-                'with label="…"'
+                'with nearkin.data.as_data_set(…, label="…")'
             )
         for key in (label, *([] if sample is None else [sample])):
             if key not in item:

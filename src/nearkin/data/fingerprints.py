@@ -33,7 +33,7 @@ def fingerprint(samples: Samples, *, progress: Progress | None = None) -> str:
     only, with a warning, and the fingerprint starts with ``count-``.
 
     Args:
-        samples: Of any kind.
+        samples: Samples of any kind.
         progress: Called with the samples done and the number of all.
     """
     own = getattr(samples, "fingerprint", None)

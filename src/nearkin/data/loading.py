@@ -171,15 +171,15 @@ def loader(
 
     Args:
         sample_set: Samples and labels.
-        transform: From :func:`nearkin.data.transforms.build`, or a :class:`nearkin.data.PerSample`.
+        transform: Made by :func:`nearkin.data.transforms.build`, or a :class:`nearkin.data.PerSample`.
         batch_sampler: Lists of indices, with ``set_epoch`` if they change from epoch to epoch. By default
             all samples in their order.
         batch_size: Samples per batch where there is no ``batch_sampler``.
-        seed: Of the run.
+        seed: The seed of the run.
         workers: Processes that read and transform; 0 does it in this one.
         views: Rows per sample, one after the other, each transformed with its own seed; labels and indices
             are repeated alike.
-        keywords: Of ``torch.utils.data.DataLoader``, such as ``pin_memory`` and ``prefetch_factor``.
+        keywords: Those of ``torch.utils.data.DataLoader``, such as ``pin_memory`` and ``prefetch_factor``.
 
     >>> from nearkin.data import ImageArray, Preprocessing, training_transform
     >>> digits = SampleSet(ImageArray(torch.zeros(5, 1, 28, 28, dtype=torch.uint8)), [0, 0, 1, 1, 1])

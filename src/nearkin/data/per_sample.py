@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+import torch
 from torch.utils.data import default_collate
 
 from nearkin.data.pixels import is_image, to_pil, to_pixels
@@ -20,6 +23,10 @@ class PerSample:
     only, and leaves these generators as they were; so random transforms give the same with any number of
     workers and after a restart. A transform with generators of its own is seeded by its method
     ``set_random_seed`` where it has one (albumentations).
+
+    A transform of albumentations is given ``image=`` an array ``(H, W, C)``, and what stands under ``image``
+    in its answer is taken, as a tensor ``(C, H, W)``. A function with a keyword-only parameter ``image`` is
+    called in the same way.
 
     Args:
         function: From a sample to anything; ``None`` changes nothing.
@@ -42,6 +49,9 @@ class PerSample:
     ) -> None:
         if takes not in (None, "pil", "tensor"):
             raise ValueError(f'takes={takes!r} must be "pil" or "tensor"')
+        for name, given in (("transform", function), ("collate", collate)):
+            if given is not None and not callable(given):
+                raise TypeError(f"{name} must be a function, not {given!r}")
         self.function = function
         self.collate = collate
         self.takes = takes
@@ -52,6 +62,9 @@ class PerSample:
     def __call__(self, samples: Samples, indices: Sequence[int], seeds: Sequence[int]) -> Any:
         """The samples at ``indices``, each with its own seed, as the inputs of one batch."""
         results = []
+        function = self.function
+        if function is not None and _takes_image_keyword(function):
+            function = _of_arrays(function)
         set_random_seed = getattr(self.function, "set_random_seed", None)
         with seeded_generators() as seed_all:
             for index, seed in zip(indices, seeds, strict=True):
@@ -59,7 +72,7 @@ class PerSample:
                 if set_random_seed is not None:
                     set_random_seed(seed & 0xFFFFFFFF)
                 sample = self._taken(samples, index)  # may be random, where a Dataset transforms by itself
-                results.append(sample if self.function is None else self.function(sample))
+                results.append(sample if function is None else function(sample))
         return self.collate(results) if self.collate is not None else collated(results)
 
     def _taken(self, samples: Samples, index: int) -> Any:
@@ -72,6 +85,56 @@ class PerSample:
                 f"{type(sample).__name__}: leave takes out"
             )
         return to_pil(sample) if self.takes == "pil" else to_pixels(sample)
+
+
+def as_transform(given: Any, collate: Callable[[list[Any]], Any] | None = None) -> Any:
+    """A :class:`Transform` from anybody's function of one sample; one of whole batches comes back as it is.
+
+    Args:
+        given: A function of one sample, ``None`` for none, or a transform ``(samples, indices, seeds)``.
+        collate: As of :class:`PerSample`.
+
+    >>> as_transform(str.upper)
+    PerSample(str.upper, None, takes=None)
+    >>> as_transform(as_transform(str.upper))
+    PerSample(str.upper, None, takes=None)
+    """
+    if {"indices", "seeds"} <= _parameters(given).keys():
+        if collate is not None:
+            raise ValueError("a transform of whole batches puts them together by itself: leave collate out")
+        return given
+    return PerSample(given, collate=collate)
+
+
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # no function at all, or one written in C
+        return {}
+
+
+def _takes_image_keyword(function: Any) -> bool:
+    """Whether a transform wants ``image=`` and nothing else, as all of albumentations do."""
+    if any(base.__module__.partition(".")[0] == "albumentations" for base in type(function).__mro__):
+        return True
+    image = _parameters(function).get("image")
+    return image is not None and image.kind is image.KEYWORD_ONLY
+
+
+def _of_arrays(function: Callable[..., Mapping[str, Any]]) -> Callable[[Any], Any]:
+    """A function of images from one of ``image=`` an array ``(H, W, C)``."""
+
+    def transform(sample: Any) -> Any:
+        if not is_image(sample):
+            raise TypeError(f"{_told(function)} takes images, and this sample is a {type(sample).__name__}")
+        array = to_pixels(sample).permute(1, 2, 0).contiguous().numpy()
+        result = function(image=array)["image"]
+        if not isinstance(result, np.ndarray):
+            return result
+        channels_last = result if result.ndim == 3 else result[..., None]
+        return torch.from_numpy(np.ascontiguousarray(np.moveaxis(channels_last, -1, 0)))
+
+    return transform
 
 
 def _told(function: Any) -> str:

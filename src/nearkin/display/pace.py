@@ -35,8 +35,8 @@ class TrainingPace:
     Attributes:
         fold: Which one, counted from 1.
         folds: How many; 1 without cross-validation.
-        epochs: Of each fold.
-        batches: Of each epoch.
+        epochs: The number of epochs of each fold.
+        batches: The number of batches of each epoch.
         done: Batches of all folds that are behind.
     """
 

@@ -44,7 +44,7 @@ class SearchDisplay(SearchListener):
         training: Shows the training that follows.
         console: Where lines go.
         records: The trials that are over already.
-        epochs: Of a trial.
+        epochs: The number of epochs of a trial.
         clock: Seconds.
     """
 

@@ -18,6 +18,7 @@ from nearkin.evaluation.ranking import Ranking, Search
 from nearkin.evaluation.rows import rank_by_rows
 from nearkin.evaluation.similarity import sides
 from nearkin.evaluation.tiles import rank_by_tiles
+from nearkin.extras import data_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,11 +118,7 @@ class RecallScores:
 
     def to_pandas(self) -> pd.DataFrame:
         """A ``pandas.DataFrame`` with one row and the columns of :meth:`to_dict`: ``pandas.concat`` them."""
-        try:
-            import pandas as pd  # noqa: PLC0415 - optional
-        except ImportError as error:
-            raise ImportError("to_pandas needs pandas, which is not installed: pip install pandas") from error
-        return pd.DataFrame([self.to_dict()])
+        return data_frame([self.to_dict()])
 
     def _shown(self) -> list[tuple[str, str]]:
         """Titles and values for people: the scores that are known, in per cent."""

@@ -66,7 +66,7 @@ def _hard() -> Layout:
 
 
 def _easy() -> Layout:
-    """Kin together, the stranger far away: losses with a margin are content."""
+    """The positive near, the negative far away: nothing to learn for losses with a margin."""
     return _triplet(100.0, 125.0, -60.0, (150.0, -25.0))
 
 

@@ -20,7 +20,7 @@ class LanguageSettings:
     """What a language model knows about class names, beside any loss.
 
     Attributes:
-        weight: Of the guidance.
+        weight: The weight of the guidance.
         shift: Added to similarities in language.
         encoder: ``minilm``, a text model's name on the Hugging Face Hub, or its folder.
         prompt: What the model reads about a class, whose name takes the place of ``{}``.
@@ -52,7 +52,7 @@ def guided_by_language(
     """The loss with language guidance around it.
 
     Args:
-        settings: Of the guidance.
+        settings: The settings of the guidance.
         loss: Any loss.
         samples: The classes to learn from; samples, or what a trunk made of them.
         observer: Hears what is being done.

@@ -16,7 +16,7 @@ def spoken_class_names(data_set_name: str, class_names: Sequence[str]) -> list[s
     Args:
         data_set_name: As in :func:`nearkin.data.names`; a data set that is not known is cleaned like
             ``folder``.
-        class_names: Of an :class:`~nearkin.data.SampleSet` of that data set.
+        class_names: The class names of an :class:`~nearkin.data.SampleSet` of that data set.
 
     Raises:
         ValueError: The data set has no class names, or a class has a number only.

@@ -34,6 +34,10 @@ def runs_eagerly(function: Function) -> Function:
     return cast(Function, run)
 
 
+class NotFiniteError(ValueError):
+    """Embeddings hold NaN or infinity: the training that made them went wrong, not the call."""
+
+
 class Loss(nn.Module):
     """Embeddings and labels in, one number out.
 
@@ -116,10 +120,14 @@ class Loss(nn.Module):
         values = {keyword: getattr(self, keyword) for keyword in keywords if hasattr(self, keyword)}
         if self.reduction != "mean":
             values["reduction"] = self.reduction
-        return ", ".join(
-            f"{keyword}={f'tensor{tuple(value.shape)}' if isinstance(value, Tensor) else repr(value)}"
-            for keyword, value in values.items()
-        )
+        return ", ".join(f"{keyword}={_shown(value)}" for keyword, value in values.items())
+
+
+def _shown(value: Any) -> str:
+    """A hyperparameter in words: a number that is learnt by its value, a larger tensor by its shape."""
+    if isinstance(value, Tensor):
+        return f"{value.item():.4g}" if value.dim() == 0 else f"tensor{tuple(value.shape)}"
+    return repr(value)
 
 
 registry: Registry[Loss] = Registry("loss")
@@ -261,7 +269,7 @@ def check_finite(rows: Tensor, what: str = "embeddings") -> None:
         return
     broken = (~torch.isfinite(rows)).any(dim=1, keepdim=True).nonzero()
     if len(broken):
-        raise ValueError(f"{what} contain NaN or infinite values (first in row {int(broken[0, 0])})")
+        raise NotFiniteError(f"{what} contain NaN or infinite values (first in row {int(broken[0, 0])})")
 
 
 def check_label_range(labels: Tensor, num_classes: int) -> None:

@@ -78,6 +78,7 @@ class WrappedLoss(Loss):
             raise ValueError(f"{loss.__name__} is a class, not a loss: give an instance, {loss.__name__}(…)")
         if not callable(loss):
             raise ValueError(f"a loss is a module or function (embeddings, labels) -> scalar, not {loss!r}")
+        _refuse_other_arguments(loss)
         super().__init__()
         self.loss = loss
         told = getattr(loss, "compares_samples", True) if compares_samples is None else compares_samples
@@ -133,6 +134,22 @@ class WrappedLoss(Loss):
     def extra_repr(self) -> str:
         """What is wrapped; a module is printed below."""
         return self.name
+
+
+def _refuse_other_arguments(loss: nn.Module | LossFunction) -> None:
+    """Refuse what cannot be called with embeddings and labels, before a training does."""
+    try:
+        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        name = getattr(loss, "__qualname__", type(loss).__qualname__)
+        raise ValueError(
+            f"a loss is called with embeddings and labels, and {name}{signature} is not ({error}): wrap it "
+            "in a function (embeddings, labels) -> scalar"
+        ) from None
 
 
 def takes_keyword(function: Any, keyword: str) -> bool:

@@ -167,8 +167,8 @@ def _transform(about: Mapping[str, Any], network: Network, folder: Path) -> Tran
     spec = dict(about["transform"])
     if "python" in spec:
         raise ValueError(
-            f"{folder} sees samples through a transform that was given in Python ({spec['python']}): pass it "
-            "again, nearkin.load(path, transform=my_function)"
+            f"{folder} sees samples through what was given in Python ({spec['python']}): pass it again, "
+            "nearkin.load(path, transform=my_function), and collate=my_collate where there was one"
         )
     name = spec.pop("object", None) or spec.pop("name")
     if ":" not in name:

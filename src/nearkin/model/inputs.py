@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
 
-from nearkin.data import ImageFiles, Samples, SampleSet, Texts
+from nearkin.data import DatasetSamples, ImageFiles, Samples, SampleSet, Texts
 from nearkin.data import as_samples as data_samples
 from nearkin.data.decoding import IMAGE_SUFFIXES
 
@@ -24,9 +25,10 @@ def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) 
     Args:
         inputs: A path of an image or of a folder of images, one PIL image, text or array, or a list
             of them; a tensor or array of images (uint8, ``(N, C, H, W)`` or ``(N, H, W, C)``) or vectors
-            ``(N, F)``; a :class:`~nearkin.data.SampleSet` or samples.
+            ``(N, F)``; a torch ``Dataset`` of ``(sample, label)``; a :class:`~nearkin.data.SampleSet` or
+            samples.
         takes_images: Whether a list of strings is a list of paths (or of texts).
-        channels: Of the images that the network takes, which tell one colour image from three grey ones.
+        channels: How many channels the network's images have: it tells one colour image from three grey ones.
 
     Raises:
         ValueError: It is something else, or nothing.
@@ -42,6 +44,8 @@ def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) 
     if hasattr(inputs, "select") and hasattr(inputs, "name") and hasattr(inputs, "__getitem__"):
         samples: Samples = inputs
         return samples
+    if isinstance(inputs, Dataset) and not isinstance(inputs, IterableDataset):
+        return DatasetSamples(inputs)
     if not isinstance(inputs, Iterable):
         raise ValueError(f"cannot embed {type(inputs).__name__}: give paths, pictures, texts or arrays")
     return _listed(list(inputs), takes_images)

@@ -143,6 +143,7 @@ def as_network(
         raise ValueError(
             f"the network {type(module).__name__} cannot take a batch of this data "
             f"({_described(example)}): {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            f"{_advice(example)}"
         ) from error
     if not isinstance(output, Tensor) or output.ndim != 2 or not output.is_floating_point():
         raise ValueError(
@@ -160,6 +161,12 @@ def _on(inputs: Any, device: torch.device) -> Any:
     from nearkin.data.nested import move  # noqa: PLC0415
 
     return move(inputs, device)
+
+
+def _advice(example: Any) -> str:
+    if isinstance(example, Tensor) and example.dtype == torch.uint8:
+        return ". Pixels are whole numbers from 0 to 255: give a transform, such as lambda image: image / 255"
+    return ""
 
 
 def _described(value: Any) -> str:

@@ -83,7 +83,7 @@ def rank_diagram(
 
     Args:
         averages: The average rank of each contender, best first.
-        critical_difference: Of the Nemenyi test, in average ranks.
+        critical_difference: The critical difference of the Nemenyi test, in average ranks.
         groups: Contenders that it cannot tell apart, best first in each.
         alpha: Its level.
     """
@@ -148,7 +148,7 @@ def critical_difference_diagram(
     Args:
         averages: The average rank of each contender, best first.
         path: Where it goes; written whole or not at all.
-        critical_difference: Of the Nemenyi test, in average ranks.
+        critical_difference: The critical difference of the Nemenyi test, in average ranks.
         groups: Contenders that it cannot tell apart, best first in each.
         alpha: Its level.
         theme: Colours of the picture.

@@ -140,8 +140,8 @@ def fitted(text: str, width: float, height: float) -> tuple[str, float]:
 
     Args:
         text: Its words.
-        width: Of the box, in inches.
-        height: Of the box, in inches.
+        width: The width of the box, in inches.
+        height: The height of the box, in inches.
 
     Returns:
         The lines, ended by an ellipsis where not all of them fit, and the font size in points.
@@ -201,7 +201,7 @@ def draw_portrait(axes: Axes, seen: Portrait, theme: Theme, *, size: tuple[float
     Args:
         axes: Empty.
         seen: The sample.
-        theme: Of the picture.
+        theme: The theme of the picture.
         size: Width and height of the axes in inches.
     """
     axes.set(xticks=[], yticks=[])

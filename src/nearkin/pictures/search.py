@@ -40,7 +40,7 @@ class SearchHistory:
     """What the pictures of a search show.
 
     Attributes:
-        trials: In the order of the search.
+        trials: The trials in the order of the search.
         scales: How the values of each hyperparameter are laid out, by name.
         score_name: What was searched for the largest value of.
         importances: The share of the differences between trials that each hyperparameter explains, where

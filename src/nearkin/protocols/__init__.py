@@ -10,7 +10,7 @@ from nearkin.protocols.fixed_validation import FixedValidation
 from nearkin.protocols.sealed import SealedTest, prepared, score_test, scored, seal
 from nearkin.protocols.standard import Standard
 from nearkin.protocols.standard_best_on_test import StandardBestOnTest
-from nearkin.training.protocol import Protocol, Scorer, names, register, registry
+from nearkin.training.protocol import Protocol, Scorer, chooses_on_test, names, register, registry
 
 __all__ = [
     "ClosedSet",
@@ -22,6 +22,7 @@ __all__ = [
     "SealedTest",
     "Standard",
     "StandardBestOnTest",
+    "chooses_on_test",
     "examine",
     "execute",
     "names",

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nearkin import losses, networks, sampling
 from nearkin.data import DataSet, PerSample, Preprocessing, SampleSet, Texts, Vectors
+from nearkin.data.per_sample import as_transform
 from nearkin.data.transforms import Transform
 from nearkin.language.guidance import LanguageSettings, guided_by_language
 from nearkin.losses.base import Loss
@@ -185,13 +187,20 @@ def _fitting_batch(
     batch_size, fitting = sampling.fitting(samples.labels, wanted.batch_size, per_class)
     if (batch_size, fitting) == (wanted.batch_size, per_class):
         return {}
-    reason = (
-        f"{samples.num_classes} training classes with {per_class} samples each cannot fill a batch of "
-        f"{wanted.batch_size}"
-    )
-    found: dict[str, tuple[Any, str]] = {"sampler.batch_size": (batch_size, reason)}
+    few_classes = "{} training classes with {} samples of each cannot fill a batch of {}".format
+    found: dict[str, tuple[Any, str]] = {}
+    if batch_size != wanted.batch_size:
+        found["sampler.batch_size"] = (
+            batch_size,
+            few_classes(samples.num_classes, fitting, wanted.batch_size),
+        )
     if "images_per_class" not in wanted.keywords and fitting != per_class:
-        found["sampler.images_per_class"] = fitting, reason
+        found["sampler.images_per_class"] = (
+            fitting,
+            f"most training classes have fewer than {per_class} samples"
+            if fitting < per_class
+            else few_classes(samples.num_classes, per_class, wanted.batch_size),
+        )
     return found
 
 
@@ -327,6 +336,8 @@ def build_embedder(
     observer = observer or Observer()
     observer.stage(f"building {recipe.network.name}")
     own = recipe.network.is_own_module
+    if not own:
+        _refuse_what_is_no_image(recipe, data_set.train)
     network = None if own else build_network(recipe)
     preprocessing = recipe.objects.get("preprocessing") if network is None else network.preprocessing
     training, evaluation, spec, reasons = _transforms(recipe, data_set.train, preprocessing)
@@ -351,6 +362,18 @@ def build_embedder(
         transform_spec=spec,
     )
     return embedder, reasons
+
+
+def _refuse_what_is_no_image(recipe: Recipe, samples: SampleSet) -> None:
+    """Registered networks take images: say so before torch does, unless a transform makes images."""
+    kinds = {Texts: "texts", Vectors: "vectors"}
+    kind = next((name for one, name in kinds.items() if isinstance(samples.samples, one)), None)
+    has_transform = recipe.data.transform.name is not None or "data.transform" in recipe.objects
+    if kind is not None and not has_transform:
+        raise ValueError(
+            f"network {recipe.network.name} takes images, and the samples are {kind}: give network= a "
+            f"torch.nn.Module that takes a batch of {kind}"
+        )
 
 
 def build_network(recipe: Recipe) -> Network:
@@ -431,8 +454,14 @@ def _fitting_transform(samples: SampleSet, preprocessing: Preprocessing | None) 
 def _are_of_size(samples: SampleSet, size: int) -> bool:
     """Whether images fit a network as they are, by a few of them."""
     looked = range(0, len(samples), -(-len(samples) // _LOOKED_AT))
-    shapes = [getattr(samples.samples[index], "shape", (size, size)) for index in looked]
-    return all(tuple(shape[-2:]) == (size, size) for shape in shapes)
+    return all(_height_and_width(samples.samples[index]) in (None, (size, size)) for index in looked)
+
+
+def _height_and_width(sample: Any) -> tuple[int, int] | None:
+    if isinstance(sample, Image.Image):
+        return sample.height, sample.width
+    shape: tuple[int, ...] = tuple(getattr(sample, "shape", ()))
+    return (shape[-2], shape[-1]) if len(shape) > 1 else None
 
 
 def _transform(
@@ -441,8 +470,7 @@ def _transform(
     collate = recipe.objects.get("data.collate")
     given = recipe.objects.get(key)
     if given is not None:
-        made = given if hasattr(given, "transforms_batches") else PerSample(given, collate=collate)
-        return made, None
+        return as_transform(given, collate), None
     if choice.name is None or (collate is not None and choice.name == "as_is"):
         return PerSample(None, collate=collate), None
     if choice.name.startswith(PYTHON):

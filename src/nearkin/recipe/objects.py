@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from nearkin import data as data_room
 from nearkin.recipe.choices import PYTHON
 from nearkin.recipe.errors import RecipeError
 from nearkin.recipe.given import digest_of
+from nearkin.recipe.object_names import importable_name, named_instance
 from nearkin.recipe.recipe import Recipe, read_toml
 from nearkin.recipe.sections import SECTIONS, TrainingRecipe
 from nearkin.registry import nearest_name
@@ -129,30 +129,13 @@ def _choose(values: dict[str, Any], objects: dict[str, Any], key: str, given: An
         _merge(values, key, given)
     else:
         name = importable_name(given)
-        if name is not None:
-            _merge(values, key, {"name": name})
+        named = named_instance(given, SECTIONS[key]) if name is None else {"name": name}
+        if named is not None:
+            _merge(values, key, named)
             return
         objects[key] = given
         # Two objects of one type may be two contenders: what they are made of tells them apart.
         _merge(values, key, {"name": PYTHON + _type_name(given), "given": digest_of(given)})
-
-
-def importable_name(given: Any) -> str | None:
-    """``module:object`` of a class or function that another process can import; ``None`` of anything else.
-
-    >>> import torch
-    >>> importable_name(torch.nn.functional.relu)
-    'torch.nn.functional:relu'
-    """
-    if not (inspect.isfunction(given) or inspect.isclass(given)):
-        return None
-    module, name = given.__module__, given.__qualname__
-    if module == "__main__" or "<" in name:
-        return None
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}:{name}" if found is given else None
 
 
 def _type_name(given: Any) -> str:

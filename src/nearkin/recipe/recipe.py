@@ -70,7 +70,7 @@ class Recipe(Section):
             experiments. ``published``: those of the loss's own paper and code, batch norm, pooling, crop and
             all; such runs do not compare losses.
         imports: Modules to import first, which register losses, networks or whatever else.
-        seed: Of everything random: weights, batches, transforms, mining, the validation split.
+        seed: The seed of everything random: weights, batches, transforms, mining, the validation split.
     """
 
     terms: Literal["equal", "thesis", "published"] = "equal"

@@ -159,7 +159,7 @@ class MemoryRecipe(Section):
     Attributes:
         size: How many embeddings are remembered.
         warmup_steps: Batches before they count.
-        weight: Of the loss against them.
+        weight: How much they count beside the batch.
     """
 
     size: Count
@@ -171,7 +171,7 @@ class LanguageRecipe(Section):
     """What a language model knows about class names, beside any loss.
 
     Attributes:
-        weight: Of the guidance.
+        weight: The weight of the guidance.
         shift: Added to similarities in language.
         encoder: ``minilm``, a text model's name on the Hugging Face Hub, or its folder.
         prompt: What the model reads about a class, whose name takes the place of ``{}``.
@@ -231,7 +231,7 @@ class OptimizerRecipe(Choice):
         name: ``adamw``, ``adam``, ``sgd`` (momentum 0.9), ``rmsprop``, or any of torch's and timm's:
             ``torch:RAdam``, ``timm:lamb``. Its other keywords stand beside, such as ``betas``.
         lr: Learning rate of the network.
-        weight_decay: Of the network and the loss's parameters.
+        weight_decay: The weight decay of the network and the loss's parameters.
         clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
     """
 

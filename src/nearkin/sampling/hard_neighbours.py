@@ -145,7 +145,7 @@ class _NearbyGroups:
     """Which groups hold the hard negatives of a group's images.
 
     Args:
-        negatives: Of every image, ``(N, k)``, -1 for none.
+        negatives: The negatives of every image, ``(N, k)``, -1 for none.
         groups: The images of each group.
     """
 

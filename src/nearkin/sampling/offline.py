@@ -35,8 +35,8 @@ def hard_negatives(
     then the others from the farthest on: what is too hard comes last, the hardest at the very end.
 
     Args:
-        embeddings: Of all images, ``(N, D)``.
-        labels: Of all images, ``(N,)``.
+        embeddings: The embeddings of all images, ``(N, D)``.
+        labels: The labels of all images, ``(N,)``.
         count: How many negatives to list per image.
         mining: ``"hard"`` or ``"semi_hard"``.
         exact_up_to: With more images than this, neighbours come from an approximate search by faiss.

@@ -133,11 +133,11 @@ def run_baselines(
     opened once for all that start alike.
 
     Args:
-        recipe: Of any run of the experiment: its data, network, embedding size and protocol.
+        recipe: The recipe of any run of the experiment: its data, network, embedding size and protocol.
         folder: The baselines of an experiment go to a folder of its own in there.
         observer: Hears what is going on.
         names: Which ones; all that the kind of samples allows by default.
-        test_fingerprint: Of the test split that the runs were tested on, where it is known.
+        test_fingerprint: That of the test split that the runs were tested on, where it is known.
 
     Returns:
         The directory of each.

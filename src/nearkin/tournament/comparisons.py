@@ -76,9 +76,9 @@ def compare_all(hits: Mapping[str, Hits], *, alpha: float = 0.05, seed: int = 0)
     for all pairs, is below alpha. Enough exchanges are drawn that the correction alone cannot forbid a win.
 
     Args:
-        hits: By contender.
+        hits: The hits by contender.
         alpha: Level of the family of all pairs; the intervals have confidence 1 − alpha each.
-        seed: Of the draws, which are the same for every pair.
+        seed: The seed of the draws, which are the same for every pair.
     """
     pairs = [(a, b) for a, b in combinations(hits, 2) if hits[a].same_queries(hits[b])]
     if not pairs:

@@ -25,7 +25,7 @@ class BoardOutcomes:
 
     Attributes:
         experiment: Its name, different from that of every other.
-        rows: By contender, the runs whose scores are averaged: one per seed.
+        rows: The rows by contender, the runs whose scores are averaged: one per seed.
         notes: What a reader must know about how they were put together.
     """
 

@@ -58,7 +58,7 @@ class Outcome:
         experiment: Where it took part.
         contender: The name of the loss or of the baseline, or the label that a plan gave it.
         kind: ``run``, ``baseline`` or ``published``.
-        scores: On the test classes, such as ``recall_at_1``, all in [0, 1].
+        scores: The scores on the test classes, such as ``recall_at_1``, all in [0, 1].
         source: The run's directory, or the publication.
         seed: ``None`` where chance has no part, or is not known.
         path: The directory it was read from, if there is one.

@@ -18,7 +18,9 @@ from nearkin.display import observer_for
 from nearkin.observer import Observer
 from nearkin.recipe import Recipe, read_toml
 from nearkin.recipe.choices import PYTHON
-from nearkin.recipe.objects import importable_name, recipe_of
+from nearkin.recipe.object_names import importable_name, named_instance
+from nearkin.recipe.objects import recipe_of
+from nearkin.recipe.sections import LossRecipe
 from nearkin.recipe.terms import merged
 from nearkin.registry import nearest_name
 from nearkin.tournament.comparing import BASELINES, compare
@@ -53,6 +55,7 @@ def play(
     seeds: Sequence[int] | None = None,
     output: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
+    ray: str | None = None,
     progress: bool | Observer = True,
     settings: Mapping[str, Any] | None = None,
     metric: str = "recall_at_1",
@@ -69,12 +72,15 @@ def play(
         data: A folder of images, a table of them, the name of a data set, a recipe (whose loss gives way), or
             a plan; without anything 18 losses are trained on the embedded glyphs. Runs, folders of runs and
             tables of results, one or several, are ranked without training.
-        losses: Names, tables with keywords (``{"name": "margin", "nu": 0.1}``), or functions and classes that
-            can be imported; ``"all"`` for every registered one. By default ten well-known ones.
-        seeds: Of the runs of each loss; 0 by default, or the plan's.
+        losses: Names, tables with keywords (``{"name": "margin", "nu": 0.1}``), functions and classes that
+            can be imported, or instances that can be named; ``"all"`` for every registered one. By default
+            ten well-known ones.
+        seeds: The seeds of the runs of each loss; 0 by default, or the plan's.
         output: Where runs, baselines and report go; by default ``runs/tournament`` and the like, or
             ``tournament`` for runs that are there.
         jobs: Runs at a time; as many as there are cores or GPUs by default.
+        ray: The address of a Ray cluster to train on (``auto``, or ``local`` for one that is started for the
+            occasion) instead of processes of this machine.
         progress: Whether to show progress, or who is told.
         settings: Any of :func:`nearkin.train`, such as ``network`` and ``epochs``, for all runs.
         metric: The score that ranks.
@@ -96,7 +102,7 @@ def play(
         plan = plan_for(data, losses=losses, seeds=seeds, settings=settings or {})
         _check_metric(metric, plan)
         folder = Path(output or Path("runs") / plan.name)
-        notes, source = _train(plan, folder, jobs, progress), folder
+        notes, source = _train(plan, folder, jobs, ray, progress), folder
     standings = compare(
         source,
         metric=metric,
@@ -252,8 +258,11 @@ def _entries(losses: Sequence[Any] | str) -> Any:
 def _entry(loss: Any) -> Any:
     if isinstance(loss, str | Mapping):
         return loss
-    name = importable_name(loss) or f"{PYTHON}{getattr(loss, '__qualname__', type(loss).__qualname__)}"
-    return {"name": name, "label": name.rpartition(":")[2]}
+    name = importable_name(loss)
+    table = named_instance(loss, LossRecipe) if name is None else {"name": name}
+    if table is None:
+        table = {"name": f"{PYTHON}{getattr(loss, '__qualname__', type(loss).__qualname__)}"}
+    return table if ":" not in table["name"] else table | {"label": table["name"].rpartition(":")[2]}
 
 
 def _check_metric(metric: str, plan: Plan) -> None:
@@ -264,10 +273,12 @@ def _check_metric(metric: str, plan: Plan) -> None:
             raise PlanError(f"{run.name} would have no {metric}: {nearest_name(metric, known)}")
 
 
-def _train(plan: Plan, folder: Path, jobs: int | None, progress: bool | Observer) -> list[str]:
+def _train(
+    plan: Plan, folder: Path, jobs: int | None, ray: str | None, progress: bool | Observer
+) -> list[str]:
     """Execute what is missing of a plan; say what failed."""
     watched = BoardDisplay() if progress is True else _Told(progress) if progress else BoardObserver()
-    board = execute_plan(plan, folder, jobs=jobs, observer=watched)
+    board = execute_plan(plan, folder, jobs=jobs, ray=ray, observer=watched)
     failed = board.in_state("failed")
     if not failed:
         return []

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from nearkin.protocols import chooses_on_test
 from nearkin.registry import nearest_name
 from nearkin.tournament import statistics
 from nearkin.tournament.comparisons import class_interval, compare_all, hits_of
@@ -48,7 +49,7 @@ def rank_outcomes(
     """Rank runs, baselines and published figures: per experiment, and over all of them.
 
     Args:
-        outcomes: From :func:`~nearkin.tournament.outcomes.read_outcomes` or
+        outcomes: The outcomes from :func:`~nearkin.tournament.outcomes.read_outcomes` or
             :func:`~nearkin.tournament.published.published`.
         skipped: What could not be read; passed on.
         metric: The score that ranks, higher is better.
@@ -389,11 +390,12 @@ def _ranking_notes(ranking: OverallRanking, boards: Sequence[Leaderboard]) -> li
             "Every paper trained and selected in its own way, and few had validation classes: the ranks "
             "order what was printed, not the losses."
         )
-    if "standard_best_on_test" in protocols:
-        notes.append(
-            "standard_best_on_test chooses the epoch on the test classes: its scores are higher than a fair "
-            "selection would give."
-        )
+    notes += [
+        f"{name} chooses the epoch on the test classes: its scores are higher than a fair selection would "
+        "give."
+        for name in sorted(protocols)
+        if chooses_on_test(name)
+    ]
     return notes
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearkin.evaluation import Interval
+from nearkin.extras import data_frame
 from nearkin.tournament.outcomes import Experiment, Kind, Outcome, Skipped
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class PublishedFigure:
         source: Who and where, such as ``Psomas, 2020, Table 7``.
         contender: The loss.
         experiment: Data set, network, embedding size and protocol.
-        scores: By name, in [0, 1].
+        scores: The scores by name, in [0, 1].
         note: What to know before comparing; empty if nothing.
     """
 
@@ -45,9 +46,9 @@ class Place:
         rank: 1 is best, ties share their mean rank; ``None`` for baselines, which are shown, not ranked.
         scores: Mean over seeds, by name, in [0, 1].
         spread: Standard deviation over seeds (n − 1), by name; empty with one seed.
-        interval: Of the ranked score, over test classes, hits averaged over seeds; ``None`` if no run kept
-            its queries.
-        seeds_interval: Of the ranked score's mean over seeds (Student's t); ``None`` with one seed.
+        interval: The interval of the ranked score over test classes, hits averaged over seeds; ``None`` if no
+            run kept its queries.
+        seeds_interval: That of the ranked score's mean over seeds (Student's t); ``None`` with one seed.
         outcomes: The runs behind it.
         published: Figures that others reported for this configuration.
     """
@@ -78,7 +79,7 @@ class Comparison:
         difference: Mean over queries, hits averaged over seeds.
         low: Lower end of the interval over classes.
         high: Upper end.
-        p_value: Of exchanging the two in a random half of the classes (two-sided).
+        p_value: The p-value of exchanging the two in a random half of the classes (two-sided).
         p_holm: The same after Holm's correction for all pairs of the experiment.
         verdict: ``win`` or ``loss`` of the first if the interval excludes 0 and ``p_holm`` is below alpha.
     """
@@ -128,7 +129,7 @@ class RankRow:
         total: Sum of its ranks.
         average: Mean rank.
         deviation: Standard deviation of its ranks (n − 1; 0 with one experiment).
-        ranks: By experiment.
+        ranks: The ranks by experiment.
     """
 
     contender: str
@@ -166,9 +167,9 @@ class FriedmanTest:
 
     Attributes:
         statistic: χ², corrected for ties.
-        p_value: Of χ² with k − 1 degrees of freedom.
+        p_value: The p-value of χ² with k − 1 degrees of freedom.
         f_statistic: Iman and Davenport's less conservative F.
-        f_p_value: With k − 1 and (k − 1)(N − 1) degrees of freedom.
+        f_p_value: The p-value of F with k − 1 and (k − 1)(N − 1) degrees of freedom.
         contenders: k.
         experiments: N.
         permutation_p_value: Where N ≤ 10 or k ≤ 5, too few for χ² and F; ``None`` with more.
@@ -195,9 +196,9 @@ class NemenyiTest:
     Those whose average ranks are further apart than the critical difference (Nemenyi, 1963).
 
     Attributes:
-        critical_difference: In average ranks.
+        critical_difference: The critical difference in average ranks.
         alpha: Level of the test.
-        p_values: By pair, first contender before second in the ranking.
+        p_values: The p-values by pair, first contender before second in the ranking.
         groups: Contenders in a row that cannot be told apart, two or more each.
     """
 
@@ -276,11 +277,7 @@ class Standings:
 
     def to_pandas(self) -> pd.DataFrame:
         """What :meth:`rows` gives, as a table."""
-        try:
-            import pandas as pd  # noqa: PLC0415  (an extra)
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
-        return pd.DataFrame(self.rows())
+        return data_frame(self.rows())
 
     def __str__(self) -> str:
         lines = []

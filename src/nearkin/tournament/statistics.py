@@ -115,7 +115,7 @@ def nemenyi(average_ranks: Mapping[str, float], experiments: int, *, alpha: floa
     """Nemenyi's test (1963) of all pairs after Friedman's.
 
     Args:
-        average_ranks: Of every contender.
+        average_ranks: The average rank of every contender.
         experiments: N, what the averages are over.
         alpha: Level of the family of all pairs.
 
@@ -170,7 +170,7 @@ def pair_tests(scores: Mapping[str, Sequence[float]]) -> list[PairTest]:
     Mangili, 2016, JMLR).
 
     Args:
-        scores: Of every contender, one per experiment, in the same order.
+        scores: The scores of every contender, one per experiment, in the same order.
 
     >>> a, b = [0.9, 0.8, 0.7, 0.9, 0.8, 0.6], [0.89, 0.78, 0.67, 0.86, 0.75, 0.54]
     >>> pair_tests({"a": a, "b": b})[0].p_value

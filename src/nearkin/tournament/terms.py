@@ -185,8 +185,8 @@ def relation(first: Terms, second: Terms, *, pool: Sequence[str] = ()) -> Relati
     * ``experiments``: their scores must not stand on one board.
 
     Args:
-        first: Of a run or baseline.
-        second: Of another.
+        first: The terms of a run or baseline.
+        second: The terms of another one.
         pool: Settings, or whole tables, to average over although they differ.
     """
     if first.key("experiment", pool) != second.key("experiment", pool):

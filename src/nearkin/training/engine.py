@@ -23,6 +23,7 @@ from nearkin.evaluation import (
     retrieval_scores,
 )
 from nearkin.losses import CrossBatchMemory
+from nearkin.losses.base import NotFiniteError
 from nearkin.model import describe
 from nearkin.networks import initialise_head_with_pca
 from nearkin.networks.blocks import by_block
@@ -264,8 +265,10 @@ class _Training:
                 chunk=self.settings.chunk,
                 backward=self.accelerator.backward,
             )
-        except ValueError as error:
+        except NotFiniteError as error:
             raise TrainingError(f"{self.moment()}: {error}. {_ADVICE}") from error
+        except ValueError as error:
+            raise TrainingError(f"{self.moment()}: {error}") from error
         if self.batch + 1 == first + group:
             self._move_weights()
         return value * group

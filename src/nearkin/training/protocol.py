@@ -27,8 +27,8 @@ class Protocol(ABC):
     writes the result of each.
 
     Attributes:
-        test_chooses_epoch: Whether training is told the test scores of every epoch. Only
-            ``standard_best_on_test`` is, and its results say so.
+        test_chooses_epoch: Whether training is told the test scores of every epoch, as that of
+            ``standard_best_on_test`` is. Reports warn of the scores of such a protocol.
     """
 
     test_chooses_epoch: ClassVar[bool] = False
@@ -64,3 +64,13 @@ class Protocol(ABC):
 registry: Registry[Protocol] = Registry("protocol")
 register = registry.register
 names = registry.names
+
+
+def chooses_on_test(name: str) -> bool:
+    """Whether the protocol of this name chooses epochs on the test classes; one that is not known does not.
+
+    >>> import nearkin.protocols
+    >>> chooses_on_test("standard_best_on_test"), chooses_on_test("standard")
+    (True, False)
+    """
+    return name in registry and bool(getattr(registry.get(name), "test_chooses_epoch", False))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nearkin.data import SampleSet
 from nearkin.evaluation import Interval, RetrievalScores, Threshold
+from nearkin.extras import data_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,9 +104,9 @@ class TestEmbeddings:
 
     Attributes:
         queries: The samples that search.
-        query_embeddings: Of all of them ``(Q, D)``.
+        query_embeddings: The embeddings of all queries ``(Q, D)``.
         gallery: The samples that are found; ``None`` where queries search each other.
-        gallery_embeddings: Of all of them ``(G, D)``.
+        gallery_embeddings: The embeddings of the whole gallery ``(G, D)``.
         scores: Retrieval scores, with the values of every query.
     """
 
@@ -180,7 +181,7 @@ class Baseline:
         name: Such as ``frozen_features``.
         description: What it is, in a few words.
         fitted_on: How many samples and classes it was fitted on, where it was.
-        test_fingerprint: Of the test split that it was scored on; empty in old results.
+        test_fingerprint: The fingerprint of the test split that it was scored on; empty in old results.
     """
 
     name: str
@@ -369,11 +370,7 @@ class Result:
 
     def to_pandas(self) -> pd.DataFrame:
         """A row per network (and, with several, their mean): selection, validation and test scores."""
-        try:
-            import pandas as pd  # noqa: PLC0415  (an extra)
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
-        return pd.DataFrame(self.rows())
+        return data_frame(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         """What :meth:`to_pandas` shows, as plain rows."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nearkin.atomic import is_unfinished, remove_unfinished, write_json, write_text
 from nearkin.evaluation import PerQuery, RetrievalScores, Threshold
+from nearkin.extras import data_frame
 from nearkin.tensor_files import DamagedFileError, TensorFile, read_tensors, write_tensors
 from nearkin.training.distributed import is_first_process
 from nearkin.training.result import Result
@@ -401,11 +402,7 @@ class Run:
 
     def to_pandas(self) -> pd.DataFrame:
         """A row per epoch, as in ``metrics.jsonl``."""
-        try:
-            import pandas as pd  # noqa: PLC0415  (an extra)
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
-        return pd.DataFrame(self.metrics())
+        return data_frame(self.metrics())
 
     def __repr__(self) -> str:
         return (

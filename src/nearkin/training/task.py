@@ -80,7 +80,7 @@ class Task:
         schedule: How they change.
         protocol: Which classes train, which select, and what becomes of the networks.
         settings: How long, in which precision, scored by what.
-        seed: Of everything random.
+        seed: The seed of everything random.
         pretrained: Whether the network knows something before it is trained.
         trackers: Make observers that send the metrics elsewhere.
         description: The same in words: what a run directory and a result say about it.

@@ -54,8 +54,8 @@ class Glimpse:
         batch: How many batches of the epoch are done.
         loss_sum: The sum of their losses.
         rate: The learning rate, relative to its peak.
-        embeddings: Of the last batch ``(B, D)``.
-        labels: Of the last batch ``(B,)``.
+        embeddings: The embeddings of the last batch ``(B, D)``.
+        labels: The labels of the last batch ``(B,)``.
     """
 
     moment: str
@@ -74,7 +74,7 @@ class Watchdogs:
     Their state travels in checkpoints: a run that was killed says the same in the end.
 
     Args:
-        settings: Of the training.
+        settings: The settings of the training.
         loss: What is minimised.
         announce: Called with each warning, a line.
     """

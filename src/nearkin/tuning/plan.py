@@ -39,7 +39,7 @@ class SearchPlan:
     """What a search is.
 
     Attributes:
-        recipe: Of every trial, but for what is searched.
+        recipe: The recipe of every trial, but for what is searched.
         space: Recipe key → where to look for its value.
         sampler: ``tpe`` learns from the trials before, ``random`` does not, ``grid`` takes the steps of the
             ranges, in random order.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import optuna
 from filelock import FileLock, Timeout
@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nearkin.atomic import write_json
 from nearkin.data import DataSet
+from nearkin.extras import data_frame
 from nearkin.observer import Observer
 from nearkin.protocols import execute, prepared
 from nearkin.recipe import Recipe, open_data
@@ -26,6 +27,9 @@ from nearkin.training import Description, Run, RunError, TrainingError
 from nearkin.tuning.plan import SearchPlan, Values
 from nearkin.tuning.strategy import pruner_of, sampler_of, suggest
 from nearkin.tuning.trial import Report, TrialOutcome, forget_weights, run_trial
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LOCK_SECONDS = 60.0
 _POLL_SECONDS = 0.5
@@ -46,9 +50,9 @@ class TrialRecord:
         values: What was tried, by recipe key.
         state: ``done``, ``given up`` (hopeless) or ``failed``.
         score: The first Recall@k on validation classes, if it has one.
-        epoch: Of that score.
+        epoch: The epoch of that score.
         error: Why it failed.
-        map_at_r: Of the score's epoch: it decides between equals.
+        map_at_r: MAP@R of the score's epoch: it decides between equals.
     """
 
     number: int
@@ -188,6 +192,40 @@ class Search:
         assert best.epoch is not None
         return self.plan.final_recipe(best.values, best.epoch)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per trial that is over: its number, what was tried, and what came of it."""
+        return [
+            {
+                "trial": one.number,
+                **one.values,
+                "state": one.state,
+                "score": one.score,
+                "epoch": one.epoch,
+                "map_at_r": one.map_at_r,
+            }
+            for one in self.records()
+        ]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """What :meth:`rows` gives, as a table."""
+        return data_frame(self.rows())
+
+    def __repr__(self) -> str:
+        return f"Search({str(self.path)!r}, {len(self.records())} trials)"
+
+    def __str__(self) -> str:
+        records = self.records()
+        if not any(record.state == "done" for record in records):
+            return repr(self)
+        best = self.best()
+        values = ", ".join(f"{key}={_short(value)}" for key, value in best.values.items())
+        told = (
+            f"{self.path}\nbest of {len(records)} trials: {values}, "
+            f"{100 * (best.score or 0):.2f} % on validation classes"
+        )
+        finished = (self._best_path / "result.json").exists()
+        return f"{told}\n{Run.existing(self._best_path).result}" if finished else told
+
     def finish(self, observer: Observer | None = None) -> Run:
         """Train on all training classes with the best trial's values, and open the test split, once."""
         run = self.best_run()
@@ -265,6 +303,10 @@ class Search:
                 worker.communicate()
         if any(worker.returncode for worker in workers):
             raise RuntimeError(f"a worker of {self.path} died: the same command goes on where it stopped")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _last_of_each(study: optuna.Study) -> dict[int, FrozenTrial]:

@@ -38,7 +38,7 @@ def run_trial(task: Task, run: Run, data: DataSet, report: Report, observer: Obs
     What is left in its directory are recipe and metrics: a search has many trials, and weights are large.
 
     Args:
-        task: Of the trial.
+        task: The task of the trial.
         run: Its directory.
         data: What may be learnt from, without test classes, as the network's trunk sees it.
         report: Hears every epoch's score.

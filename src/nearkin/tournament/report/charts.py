@@ -128,8 +128,8 @@ class DotChart:
     Attributes:
         title: What is drawn.
         description: The same for who cannot see it, with where to find the numbers.
-        axis: Of all rows.
-        rows: From top to bottom.
+        axis: The axis of all rows.
+        rows: The rows from top to bottom.
         unit: Under the axis.
         series: Names of the series, where there are several.
         bars: Draw bars from the low end instead of dots.
@@ -170,15 +170,15 @@ class PanelChart:
     """Small line charts with common axes.
 
     Attributes:
-        name: Of the pale lines that all panels share.
+        name: The name of the pale lines that all panels share.
         title: What is drawn.
-        description: The same for who cannot see it.
+        description: The same in words, for readers who cannot see it.
         panels: Best first.
         background: The lines of all panels.
         x_ticks: Along the bottom.
         y_ticks: Along the side.
-        x_unit: Of the bottom.
-        y_unit: Of the side.
+        x_unit: The unit of the horizontal axis.
+        y_unit: The unit of the vertical axis.
     """
 
     name: str
@@ -224,12 +224,12 @@ def panel_chart(
     """Lay curves into panels with common axes.
 
     Args:
-        name: Of the chart, once in a report.
+        name: The name of the chart, once in a report.
         panels: Best first.
         title: What is drawn.
-        description: For who cannot see it.
-        x_unit: Of the bottom.
-        y_unit: Of the side.
+        description: The chart in words, for readers who cannot see it.
+        x_unit: The unit of the horizontal axis.
+        y_unit: The unit of the vertical axis.
         x_places: Where each x stands in per cent, for sizes that no ruler spaces evenly.
     """
     points = [point for panel in panels for curve in panel.curves for point in curve.points]

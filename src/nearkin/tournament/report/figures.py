@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from statistics import mean
 from typing import TypeVar
 
+from nearkin.protocols import chooses_on_test
 from nearkin.tournament.outcomes import Experiment, Outcome
 from nearkin.tournament.report.charts import (
     Curve,
@@ -19,7 +20,6 @@ from nearkin.tournament.report.charts import (
 )
 from nearkin.tournament.report.tables import Cell, Column, Row, Table
 from nearkin.tournament.report.wording import (
-    CHOSEN_ON_TEST,
     Links,
     experiment_name,
     in_common,
@@ -215,7 +215,7 @@ def _learning_chart(
         return None
     where = experiment_name(board.experiment, without=common)
     if selecting:
-        whose = "TEST classes" if board.experiment.protocol == CHOSEN_ON_TEST else "validation classes"
+        whose = "TEST classes" if chooses_on_test(board.experiment.protocol) else "validation classes"
         unit = f"{score_name(metric)} on {whose}, %"
     else:
         unit = "training loss, % of the way from its lowest to its highest"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nearkin.protocols import chooses_on_test
 from nearkin.tournament.report.charts import Axis, Dot, DotChart, DotRow, axis_for
 from nearkin.tournament.report.tables import Cell, Column, Link, Row, Table
 from nearkin.tournament.report.wording import (
-    CHOSEN_ON_TEST,
     Links,
     experiment_name,
     in_common,
@@ -264,7 +264,7 @@ def _published(board: Leaderboard, number: int, metric: str, links: Links) -> Ta
 
 def _terms(figure: PublishedFigure) -> str:
     """What to know about a figure before comparing with it."""
-    chosen = "epoch chosen on test" if figure.experiment.protocol == CHOSEN_ON_TEST else ""
+    chosen = "epoch chosen on test" if chooses_on_test(figure.experiment.protocol) else ""
     return ", ".join(filter(None, (chosen, figure.note)))
 
 

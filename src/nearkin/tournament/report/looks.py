@@ -19,10 +19,10 @@ from nearkin.observer import Observer
 from nearkin.pictures.galleries import Retrieved, retrieved
 from nearkin.pictures.maps import embedding_map
 from nearkin.pictures.samples import LabelledSamples, portrait, shortened, strip_pixels
-from nearkin.protocols import examine, score_test
+from nearkin.protocols import chooses_on_test, examine, score_test
 from nearkin.recipe.reopening import data_of, networks_of
 from nearkin.tournament.outcomes import Outcome
-from nearkin.tournament.report.wording import CHOSEN_ON_TEST, Links, experiment_name, percent, score_name
+from nearkin.tournament.report.wording import Links, experiment_name, percent, score_name
 from nearkin.tournament.standings import Leaderboard, Place, Standings
 from nearkin.training import Run, TestEmbeddings
 
@@ -40,7 +40,7 @@ class Thumbnail:
 
     Attributes:
         uri: Its picture, or the strip of colours of a vector; empty where there is neither.
-        name: Of its class.
+        name: The name of its class.
         right: Whether it is of the query's class; ``None`` for the query.
         tiny: Enlarge it with hard edges: it has fewer pixels than the screen shows.
         text: Its words or its name, where it is no image.
@@ -93,7 +93,7 @@ def looks(standings: Standings, links: Links, observer: Observer) -> list[Look]:
     """A look at each of the first few data sets, in its experiment with the best score."""
 
     def worth(board: Leaderboard) -> tuple[bool, float]:
-        honest = board.experiment.protocol != CHOSEN_ON_TEST
+        honest = not chooses_on_test(board.experiment.protocol)
         return honest, _trained(board)[0].scores[standings.metric]
 
     best: dict[str, Leaderboard] = {}

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nearkin.protocols import chooses_on_test
 from nearkin.tournament.report.wording import (
-    CHOSEN_ON_TEST,
     count,
     experiment_name,
     labelled,
@@ -224,13 +224,14 @@ def _baselines(standings: Standings) -> str:
 
 def _protocols(standings: Standings) -> list[str]:
     names = dict.fromkeys(board.experiment.protocol for board in standings.leaderboards)
-    return [f"Protocol {name}: {protocol_sentence(name)}." for name in names if name != CHOSEN_ON_TEST]
+    return [f"Protocol {name}: {protocol_sentence(name)}." for name in names if not chooses_on_test(name)]
 
 
 def _warnings(standings: Standings) -> list[str]:
     """What must not be overlooked, the gravest first."""
     warnings = []
-    optimistic = [b for b in standings.leaderboards if b.experiment.protocol == CHOSEN_ON_TEST]
+    optimistic = [b for b in standings.leaderboards if chooses_on_test(b.experiment.protocol)]
+    protocols = tuple(dict.fromkeys(b.experiment.protocol for b in optimistic))
     if optimistic:
         which = (
             "all experiments"
@@ -238,10 +239,10 @@ def _warnings(standings: Standings) -> list[str]:
             else (f"{len(optimistic)} of {count(len(standings.leaderboards), 'experiment')}")
         )
         warnings.append(
-            f"In {which} the epoch was chosen on the test classes ({CHOSEN_ON_TEST}). Such scores are higher "
-            "than an honest test would give, and must not be set beside scores of another protocol."
+            f"In {which} the epoch was chosen on the test classes ({listed(protocols)}). Such scores are "
+            "higher than an honest test would give, and must not be set beside scores of another protocol."
         )
-    warnings += [labelled(note) for note in standings.notes if not note.startswith(CHOSEN_ON_TEST)]
+    warnings += [labelled(note) for note in standings.notes if not note.startswith(protocols)]
     if standings.skipped:
         warnings.append(
             f"{count(len(standings.skipped), 'directory', 'directories')} could not be compared: see Runs."

@@ -89,10 +89,10 @@ class Table:
     """A titled table.
 
     Attributes:
-        name: Of its CSV and LaTeX files, such as ``rankings``.
+        name: The name of its CSV and LaTeX files, such as ``rankings``.
         caption: Says what the numbers are.
-        columns: From left to right.
-        rows: In the order of first reading.
+        columns: The columns from left to right.
+        rows: The rows in the order of first reading.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Table:
         return text.getvalue()
 
     def to_markdown(self) -> str:
-        """A pipe table; what a stranger named with pipes or angle brackets stays text."""
+        """A pipe table; names with pipes or angle brackets in them stay text."""
         lines = [
             [markdown(column.title) for column in self.columns],
             ["---:" if column.numeric else "---" for column in self.columns],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from nearkin.protocols import chooses_on_test, names, registry
 from nearkin.tournament.outcomes import Experiment, Outcome
 from nearkin.tournament.report.tables import Kind
 from nearkin.tournament.standings import Leaderboard, Place, Standings
@@ -25,8 +27,6 @@ _PROTOCOLS = {
     "standard": "all training classes were learnt from, and the last epoch was tested",
     "as_published": "every paper trained and selected in its own way",
 }
-
-CHOSEN_ON_TEST = "standard_best_on_test"
 
 
 def score_name(name: str) -> str:
@@ -97,13 +97,16 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def protocol_sentence(name: str) -> str:
-    """What a protocol means, after its name."""
-    return _PROTOCOLS.get(name, "see the documentation of the protocols")
+    """What a protocol means, after its name; of a plug-in's, the first line of its docstring."""
+    if name in _PROTOCOLS:
+        return _PROTOCOLS[name]
+    told = inspect.getdoc(registry.get(name)) if name in registry else None
+    return told.partition("\n")[0].rstrip(".") if told else "see the documentation of the protocols"
 
 
 def protocol_label(name: str) -> str:
     """A protocol's name, with what makes its scores optimistic where they are."""
-    return f"{name} (epoch chosen on test)" if name == CHOSEN_ON_TEST else name
+    return f"{name} (epoch chosen on test)" if chooses_on_test(name) else name
 
 
 def labelled(text: str) -> str:
@@ -112,7 +115,9 @@ def labelled(text: str) -> str:
     >>> labelled("cub200 · standard_best_on_test has one loss")
     'cub200 · standard_best_on_test (epoch chosen on test) has one loss'
     """
-    return re.sub(rf"{CHOSEN_ON_TEST}(?! \()", protocol_label(CHOSEN_ON_TEST), text)
+    for name in filter(chooses_on_test, names()):
+        text = re.sub(rf"\b{re.escape(name)}\b(?! \()", protocol_label(name), text)
+    return text
 
 
 def experiment_name(experiment: Experiment, *, without: Iterable[str] = ()) -> str:
@@ -124,7 +129,7 @@ def experiment_name(experiment: Experiment, *, without: Iterable[str] = ()) -> s
         "protocol": protocol_label(experiment.protocol),
         "detail": experiment.detail,
     }
-    hidden = set(without) - ({"protocol"} if experiment.protocol == CHOSEN_ON_TEST else set())
+    hidden = set(without) - ({"protocol"} if chooses_on_test(experiment.protocol) else set())
     shown = [text for key, text in parts.items() if text and key not in hidden]
     return " · ".join(shown or [experiment.dataset])
 

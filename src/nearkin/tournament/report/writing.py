@@ -86,7 +86,7 @@ def write_report(
     says so.
 
     Args:
-        standings: From :func:`nearkin.benchmark.rank_outcomes`.
+        standings: The standings from :func:`nearkin.tournament.rank_outcomes`.
         folder: Made if it is not there; files of the same names are replaced.
         pictures: Draw galleries, maps and confusions, which takes a while.
         observer: Hears what is being done.
