@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         sampling as sampling,
     )
     from nearkin.api import compare, evaluate, load, tournament, train, tune
+    from nearkin.index import Index
     from nearkin.model import Model
     from nearkin.recipe import Recipe
     from nearkin.training import Result, Run, Task
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Index",
     "Model",
     "Recipe",
     "Result",
@@ -52,6 +54,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Index": "nearkin.index",
     "Model": "nearkin.model",
     "Recipe": "nearkin.recipe",
     "Result": "nearkin.training",
@@ -70,6 +73,7 @@ _ROOMS = frozenset(
         "distributed",
         "evaluation",
         "explain",
+        "index",
         "losses",
         "mining",
         "networks",

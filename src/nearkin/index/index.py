@@ -1,0 +1,434 @@
+"""A model and many samples: search by similarity, and look at what is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from nearkin.data.decoding import BrokenImageError
+from nearkin.data.samples import Samples
+from nearkin.index.embedded import EmbeddedStore, Precision
+from nearkin.index.filters import Where
+from nearkin.index.items import Added, Hit, Item, NewItem
+from nearkin.index.sources import Labels, Metadata, Progress, Sources, gather, without_repeats
+from nearkin.index.store import Nearest
+from nearkin.model import Model
+
+_MODEL = "model"
+_LOCK = ".creating.lock"
+_AT_A_TIME = 128
+"""Samples that are embedded, and then added for good, at a time."""
+
+Path_ = str | os.PathLike[str]
+
+
+class Index:
+    """Samples of any kind that can be searched by similarity; a folder that holds all it needs.
+
+    Make one with :meth:`build`, open it with :meth:`open`.
+
+    Attributes:
+        path: The folder.
+        store: Where items and vectors live.
+
+    Example::
+
+        index = nearkin.Index.build(nearkin.load("runs/birds"), "birds", "birds.index")
+        index.search("new.jpg", k=3)[0].item.label
+    """
+
+    def __init__(self, store: EmbeddedStore, model: Model | None = None) -> None:
+        self.path = store.folder
+        self.store = store
+        if model is not None:
+            _refuse_another(model, store)
+            self.model = model
+
+    # Making.
+
+    @classmethod
+    def build(
+        cls,
+        model: Model,
+        inputs: Any,
+        path: Path_,
+        *,
+        labels: Labels | None = None,
+        metadata: Metadata | None = None,
+        names: Sequence[str] | None = None,
+        precision: Precision = "float32",
+        progress: Progress | bool | None = None,
+    ) -> Index:
+        """Embed samples and keep them in a folder; killed at any moment, the same call goes on.
+
+        Args:
+            model: What embeds; a copy of it is kept in the index.
+            inputs: As :meth:`add` takes them.
+            path: The folder of the index. If it is there already, and was built with this model, what is new
+                is added.
+            labels: As in :meth:`add`.
+            metadata: As in :meth:`add`.
+            names: As in :meth:`add`.
+            precision: What an exact search reads: ``float32``, or ``int8``, a quarter of that.
+            progress: As in :meth:`add`.
+
+        Raises:
+            ValueError: The folder holds something else, or an index of another model.
+        """
+        index = cls.create(model, path, precision=precision)
+        try:
+            index.add(inputs, labels=labels, metadata=metadata, names=names, progress=progress)
+        except BaseException:
+            index.close()
+            raise
+        return index
+
+    @classmethod
+    def create(cls, model: Model, path: Path_, *, precision: Precision = "float32") -> Index:
+        """An empty index, or the one that is there, if it was built with this model."""
+        folder = Path(path)
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file: an index is a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / _LOCK):
+            if not EmbeddedStore.exists(folder):
+                _refuse_other_files(folder)
+                _copy_model(model, folder)
+                about = {"fingerprint": model.fingerprint, "model": repr(model)}
+                EmbeddedStore.create(
+                    folder, dimension=model.embedding_dim, precision=precision, about=about
+                ).close()
+        store = EmbeddedStore(folder)
+        if store.precision != precision:
+            store.close()
+            raise ValueError(
+                f"{folder} is searched in {store.precision}, not in {precision}: build another index"
+            )
+        return cls(store, model)
+
+    @classmethod
+    def open(cls, path: Path_, *, model: Model | None = None) -> Index:
+        """Open an index.
+
+        Args:
+            path: Its folder.
+            model: The model that it was built with, where that is in memory already or cannot be read from a
+                file; by default the copy in the folder, which is read when it is needed.
+
+        Raises:
+            ValueError: There is no index, a damaged one, one of a newer format, or one of another model.
+        """
+        return cls(EmbeddedStore(path), model)
+
+    def close(self) -> None:
+        """Let go of its files."""
+        self.store.close()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.store.count()
+
+    def __repr__(self) -> str:
+        return f"Index({str(self.path)!r}, {len(self):,} items, {self.store.about['model']})"
+
+    @cached_property
+    def model(self) -> Model:
+        """The model that embeds: the one given, or the copy in the folder."""
+        try:
+            model = Model.read(self.path / _MODEL)
+        except ValueError as error:
+            raise ValueError(
+                f"the model of {self.path} cannot be read: {error}; pass it, Index.open(path, model=model)"
+            ) from None
+        if model.fingerprint != self.fingerprint:
+            raise ValueError(
+                f"{self.path / _MODEL} is not the model that {self.path} was built with: it is damaged or "
+                "was replaced"
+            )
+        return model
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the model."""
+        return str(self.store.about["fingerprint"])
+
+    @property
+    def precision(self) -> Precision:
+        """What an exact search reads: ``float32`` or ``int8``."""
+        return self.store.precision
+
+    # What is there.
+
+    def item(self, id: int) -> Item:  # noqa: A002
+        """The item of an id.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return self.store.by_id([id])[0]
+
+    def items(self, where: Where | None = None, offset: int = 0, limit: int | None = None) -> list[Item]:
+        """Items in the order in which they came.
+
+        Args:
+            where: Only those that fit: ``{"label": "cat", "price": {"<": 10}, "colour": ["red", "blue"]}``.
+            offset: Leave out so many.
+            limit: No more than so many.
+        """
+        return self.store.items(where, offset=offset, limit=limit)
+
+    def labels(self) -> dict[str, int]:
+        """Every label and how many items have it."""
+        return self.store.labels()
+
+    def vectors(self, ids: Sequence[int] | Tensor) -> Tensor:
+        """Unit embeddings ``(n, D)``, float32, of the items of these ids."""
+        return self.store.vectors(ids)
+
+    # Adding and removing.
+
+    def add(
+        self,
+        inputs: Any,
+        *,
+        labels: Labels | None = None,
+        metadata: Metadata | None = None,
+        names: Sequence[str] | None = None,
+        prefix: str = "",
+        progress: Progress | bool | None = None,
+    ) -> Added:
+        """Embed what is new and keep it. What has been embedded is never embedded again.
+
+        Args:
+            inputs: Anything that :meth:`nearkin.Model.embed` takes. The files of a folder are called by their
+                paths below it, and labelled by the folders that they lie in.
+            labels: One per input, or by name.
+            metadata: A mapping to texts, numbers or truth values per input, or by name.
+            names: One per input, of one item only: an item that is there already is replaced if its content
+                has changed. By default paths, texts or, for pictures and arrays, a hash of the content.
+            prefix: Put before every name, to tell files of several folders apart.
+            progress: Called with the inputs done, for good, and the number of all.
+
+        Returns:
+            How many were new, known, changed, and which files could not be read.
+        """
+        sources, repeats = without_repeats(
+            gather(inputs, self.model, labels=labels, metadata=metadata, names=names, prefix=prefix)
+        )
+        told = progress if callable(progress) else lambda _done, _total: None
+        total = len(sources.items) + repeats + len(sources.unreadable)
+        skipped = list(sources.unreadable)
+        counts = {"new": 0, "known": repeats, "changed": 0}
+        relabelled = labels is not None or metadata is not None
+        for start in range(0, len(sources.items), _AT_A_TIME):
+            places = range(start, min(start + _AT_A_TIME, len(sources.items)))
+            known = self._add_some(sources, places, counts, skipped)
+            self._update(known, relabelled)
+            told(sum(counts.values()) + len(skipped), total)
+        return Added(counts["new"], counts["known"], counts["changed"], tuple(skipped))
+
+    def _add_some(
+        self, sources: Sources, places: Sequence[int], counts: dict[str, int], skipped: list[tuple[str, str]]
+    ) -> list[tuple[Item, NewItem]]:
+        """Add the inputs at ``places``; those that are there already come back."""
+        items = [sources.items[place] for place in places]
+        there = self.store.by_name([item.name for item in items])
+        known = [
+            (there[item.name], item)
+            for item in items
+            if item.name in there and there[item.name].content == item.content
+        ]
+        _refuse_namesakes(items, there)
+        counts["known"] += len(known)
+        names = {item.name for _, item in known}
+        places = [place for place in places if sources.items[place].name not in names]
+        items, vectors = self._embedded(sources, places, skipped)
+        for change in self.store.add(items, vectors):
+            counts[change] += 1
+        return known
+
+    def _embedded(
+        self, sources: Sources, places: Sequence[int], skipped: list[tuple[str, str]]
+    ) -> tuple[list[NewItem], Tensor]:
+        """Items at ``places`` with vectors: of equal content that is there, or embedded now."""
+        items = {place: sources.items[place] for place in places}
+        holders = self.store.by_content(sorted({item.content for item in items.values()}))
+        first = {
+            item.content: place for place, item in reversed(items.items()) if item.content not in holders
+        }
+        vectors: dict[str, Tensor] = {}
+        if holders:
+            vectors |= dict(zip(holders, self.store.vectors(list(holders.values())), strict=True))
+        wanted = sorted(first.values())
+        for place, vector in self._embed_readable(sources.samples, wanted, items, skipped):
+            vectors[items[place].content] = vector
+        kept = [item for item in items.values() if item.content in vectors]
+        if not kept:
+            return [], torch.empty(0, self.store.dimension)
+        return kept, torch.stack([vectors[item.content] for item in kept])
+
+    def _embed_readable(
+        self,
+        samples: Samples,
+        places: Sequence[int],
+        items: dict[int, NewItem],
+        skipped: list[tuple[str, str]],
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Embed together; where a file cannot be read, one by one, and list those that cannot."""
+        if not places:
+            return
+        try:
+            yield from zip(places, self.model.embed(samples.select(places)), strict=True)
+        except (BrokenImageError, OSError) as error:
+            if len(places) > 1:
+                for place in places:
+                    yield from self._embed_readable(samples, [place], items, skipped)
+                return
+            skipped += [
+                (item.name, str(error)) for item in items.values() if item.content == items[places[0]].content
+            ]
+
+    def _update(self, known: Iterable[tuple[Item, NewItem]], relabelled: bool) -> None:
+        """Items that were there already take over new labels, metadata and places."""
+        changed = []
+        for old, new in known:
+            item = replace(old, path=new.path)
+            if relabelled:
+                item = replace(item, label=new.label, metadata=new.metadata)
+            if item != old:
+                changed.append(item)
+        self.store.update(changed)
+
+    def remove(self, ids: Iterable[int | str] | int | str) -> int:
+        """Remove items by their ids or names.
+
+        Returns:
+            How many were removed.
+
+        Raises:
+            KeyError: There is no item of such an id or name; nothing is removed then.
+        """
+        wanted = [ids] if isinstance(ids, int | str) else list(ids)
+        named = [one for one in wanted if isinstance(one, str)]
+        found = self.store.by_name(named)
+        for name in named:
+            if name not in found:
+                raise KeyError(f"there is no item {name!r} in this index")
+        numbers = [one for one in wanted if not isinstance(one, str)]
+        self.store.by_id(numbers)
+        return self.store.remove({*numbers, *(item.id for item in found.values())})
+
+    # Searching.
+
+    def search(
+        self,
+        query: Any,
+        k: int = 10,
+        where: Where | None = None,
+        exclude: Collection[int] = (),
+    ) -> Any:
+        """The ``k`` most similar items, nearest first.
+
+        Args:
+            query: Anything that :meth:`nearkin.Model.embed` takes: a path, a picture, a text, an array, or a
+                list of them.
+            k: How many.
+            where: Only among these, as in :meth:`items`.
+            exclude: Ids of items that are not to be found.
+
+        Returns:
+            Hits of one input, or a list of them per input where there are several: a list, a folder, a batch.
+        """
+        found = self.search_vectors(self.model.embed(query), k, where, exclude)
+        return found[0] if _is_one(query, len(found)) else found
+
+    def search_vectors(
+        self, vectors: Tensor, k: int = 10, where: Where | None = None, exclude: Collection[int] = ()
+    ) -> list[list[Hit]]:
+        """The ``k`` most similar items for each embedding ``(n, D)``, nearest first."""
+        rows = torch.nn.functional.normalize(torch.as_tensor(vectors, dtype=torch.float32), dim=1)
+        return self._hits(self.store.search(rows, k, where=where, exclude=exclude))
+
+    def _hits(self, nearest: Nearest) -> list[list[Hit]]:
+        wanted = sorted({*nearest.ids.flatten().tolist()} - {-1})
+        items = dict(zip(wanted, self.store.by_id(wanted), strict=True))
+        threshold = getattr(self.model, "threshold", None)
+        return [
+            [
+                Hit(items[one], similarity, None if threshold is None else similarity >= threshold.similarity)
+                for one, similarity in zip(ids, similarities, strict=True)
+                if one in items
+            ]
+            for ids, similarities in zip(nearest.ids.tolist(), nearest.similarities.tolist(), strict=True)
+        ]
+
+
+def _is_one(query: Any, rows: int) -> bool:
+    """Whether a query is one input, and not a batch, a list or a folder that happens to hold one."""
+    if isinstance(query, str | os.PathLike):
+        return not Path(query).is_dir()
+    if isinstance(query, Tensor | np.ndarray):
+        batched = 4 if query.dtype in (torch.uint8, np.uint8) else 2
+        return rows == 1 and query.ndim < batched
+    return hasattr(query, "convert") and hasattr(query, "getbands")
+
+
+def _refuse_another(model: Model, store: EmbeddedStore) -> None:
+    found, expected = model.fingerprint, str(store.about["fingerprint"])
+    if found != expected:
+        store.close()
+        raise ValueError(
+            f"{store.folder} was built with {store.about['model']} of fingerprint {expected[:12]}, and this "
+            f"is {model!r} of fingerprint {found[:12]}: embeddings of two models cannot be compared; build "
+            "another index"
+        )
+
+
+def _refuse_other_files(folder: Path) -> None:
+    ours = (_MODEL, _LOCK, "index.sqlite", ".unfinished-")
+    others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith(ours))
+    if others:
+        raise ValueError(f"{folder} holds other files ({others[0]}): choose another folder for the index")
+
+
+def _copy_model(model: Model, folder: Path) -> None:
+    """A whole copy of the model, or none."""
+    shutil.rmtree(folder / _MODEL, ignore_errors=True)
+    for leftover in folder.glob(".unfinished-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
+    temporary.chmod(0o755)
+    model.save(temporary)
+    temporary.rename(folder / _MODEL)
+
+
+def _refuse_namesakes(items: Iterable[NewItem], there: dict[str, Item]) -> None:
+    """Two files of one name in two folders are not two states of one file."""
+    for item in items:
+        old = there.get(item.name)
+        if old is None or old.path is None or item.path is None or old.content == item.content:
+            continue
+        if old.path != item.path and old.path.exists():
+            raise ValueError(
+                f"{item.name!r} is in the index already, from {old.path}, and {item.path} is another file: "
+                "add it with a prefix for its name"
+            )
