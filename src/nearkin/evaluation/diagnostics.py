@@ -161,7 +161,7 @@ def diagnostics(
     _, found = nearest_neighbours(embeddings, min(neighbours, len(embeddings) - 1), metric=metric)
     found, numbers = found.cpu(), labels.cpu()
     assert retrieval.per_query is not None
-    doubts = _label_doubts(found, numbers)
+    doubts = label_doubts(found, numbers)
     return Diagnostics(
         retrieval=retrieval,
         space=_space(unit_rows(embeddings) if metric == "cosine" else embeddings, labels),
@@ -207,8 +207,13 @@ def _hubness(found: Tensor, most: int) -> Hubness:
     )
 
 
-def _label_doubts(found: Tensor, labels: Tensor) -> list[LabelDoubt]:
-    """Images with no neighbour of their label, those whose neighbours agree most first."""
+def label_doubts(found: Tensor, labels: Tensor) -> list[LabelDoubt]:
+    """Images with no neighbour of their label, those whose neighbours agree most first.
+
+    Args:
+        found: ``(N, k)`` rows of the neighbours.
+        labels: ``(N,)`` integers.
+    """
     around = labels[found]
     _, number, images = labels.unique(return_inverse=True, return_counts=True)
     # The only image of its class cannot have a neighbour of its label.

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from nearkin.index.database import connect, connected, filter_to_sql, marks, report
 from nearkin.index.filters import Where
+from nearkin.index.graph import Graph
 from nearkin.index.items import Item, NewItem
 from nearkin.index.scan import Codes, Matrix, Rows, search_float32, search_int8, to_codes
 from nearkin.index.store import Change, Nearest
@@ -57,6 +58,7 @@ _SCHEMA = (
 _COLUMNS = "id, name, label, metadata, path, content"
 _AT_A_TIME = 500  # values in one statement
 _FEWEST_REMOVED = 1000  # before the files are written anew
+_MOST_EXCLUDED = 256  # items that an approximate search can leave out of what it found
 _TRIES = 3
 
 T = TypeVar("T")
@@ -68,6 +70,7 @@ class _Snapshot:
 
     database: sqlite3.Connection
     version: int
+    generation: int
     matrix: Matrix
     codes: Codes | None
 
@@ -101,6 +104,7 @@ class EmbeddedStore:
                 f"{self.folder} is an index of format {self._about.get('format')}, and this nearkin reads "
                 f"format {FORMAT}: use a newer nearkin, or build the index again"
             )
+        self._graph = Graph(self.folder, self.dimension)
         with self._reading():
             pass  # says at once where vectors are missing
 
@@ -259,8 +263,8 @@ class EmbeddedStore:
         _set(database, generation=generation + 1, rows=len(old))
 
     def _delete_old_files(self) -> None:
-        with self._reading() as snapshot:
-            generation = _number(snapshot.database, "generation")
+        with self._reading() as now:
+            generation = now.generation
         for path in self.folder.glob("vectors-*.*"):
             number = path.stem.partition("-")[2]
             if number.isdecimal() and int(number) < generation:
@@ -269,20 +273,32 @@ class EmbeddedStore:
     # Reading.
 
     def search(
-        self, vectors: Tensor, k: int, *, where: Where | None = None, exclude: Collection[int] = ()
+        self,
+        vectors: Tensor,
+        k: int,
+        *,
+        where: Where | None = None,
+        exclude: Collection[int] = (),
+        approximate: bool = False,
     ) -> Nearest:
-        """The ``k`` most similar items for every row of ``vectors`` ``(n, D)``."""
+        """The ``k`` most similar items for every row of ``vectors`` ``(n, D)``.
+
+        Approximate search is for the whole: under a filter, or with many items excluded, it is exact.
+        """
         if k < 1:
             raise ValueError(f"k={k} must be at least 1")
         queries = vectors.detach().to("cpu", torch.float32).contiguous()
         if queries.ndim != 2 or queries.shape[1] != self.dimension:
             raise ValueError(f"queries must be (n, {self.dimension}), not {tuple(queries.shape)}")
         with self._reading() as now:
-            blocked = self._removed(now)
-            if exclude:
-                blocked = np.union1d(blocked, _rows_of(now.database, exclude))
+            removed, excluded = self._removed(now), _rows_of(now.database, exclude)
+            blocked = np.union1d(removed, excluded) if len(excluded) else removed
             allowed = None if where is None else _matching(now.database, where)
-            if now.codes is None:
+            if approximate and allowed is None and len(excluded) <= _MOST_EXCLUDED:
+                found = self._graph.search(
+                    now.matrix, now.generation, queries, k, removed=removed, excluded=excluded
+                )
+            elif now.codes is None:
                 found = search_float32(now.matrix, queries, k, allowed=allowed, blocked=blocked)
             else:
                 found = search_int8(now.codes, now.matrix, queries, k, allowed=allowed, blocked=blocked)
@@ -412,7 +428,7 @@ class EmbeddedStore:
                 matrix = self._read("float32", counted["generation"], counted["rows"])
                 coded = self.precision == "int8"
                 codes = self._read("int8", counted["generation"], counted["rows"]) if coded else None
-                return _Snapshot(database, counted["version"], matrix, codes)
+                return _Snapshot(database, counted["version"], counted["generation"], matrix, codes)
             except FileNotFoundError:  # another process has just written the vectors anew
                 database.execute("ROLLBACK")
                 database.execute("BEGIN")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -19,17 +20,25 @@ from torch import Tensor
 
 from nearkin.data.decoding import BrokenImageError
 from nearkin.data.samples import Samples
+from nearkin.index import groups
 from nearkin.index.embedded import EmbeddedStore, Precision
+from nearkin.index.evaluating import IndexEvaluation, evaluate
 from nearkin.index.filters import Where
+from nearkin.index.groups import Group
 from nearkin.index.items import Added, Hit, Item, NewItem
+from nearkin.index.layout import layout
 from nearkin.index.sources import Labels, Metadata, Progress, Sources, gather, without_repeats
 from nearkin.index.store import Nearest
 from nearkin.model import Model
+from nearkin.tensor_files import DamagedFileError, read_tensors, write_tensors
 
 _MODEL = "model"
 _LOCK = ".creating.lock"
+_LAYOUT = "layout.safetensors"
 _AT_A_TIME = 128
 """Samples that are embedded, and then added for good, at a time."""
+DUPLICATE = 0.98
+"""The cosine from which on two items count as duplicates."""
 
 Path_ = str | os.PathLike[str]
 
@@ -345,6 +354,7 @@ class Index:
         k: int = 10,
         where: Where | None = None,
         exclude: Collection[int] = (),
+        approximate: bool = False,
     ) -> Any:
         """The ``k`` most similar items, nearest first.
 
@@ -354,19 +364,26 @@ class Index:
             k: How many.
             where: Only among these, as in :meth:`items`.
             exclude: Ids of items that are not to be found.
+            approximate: Whether some of the nearest may be missed (HNSW, which is made the first time):
+                worth it among hundreds of thousands of items; :meth:`evaluate` says what it misses.
 
         Returns:
             Hits of one input, or a list of them per input where there are several: a list, a folder, a batch.
         """
-        found = self.search_vectors(self.model.embed(query), k, where, exclude)
+        found = self.search_vectors(self.model.embed(query), k, where, exclude, approximate)
         return found[0] if _is_one(query, len(found)) else found
 
     def search_vectors(
-        self, vectors: Tensor, k: int = 10, where: Where | None = None, exclude: Collection[int] = ()
+        self,
+        vectors: Tensor,
+        k: int = 10,
+        where: Where | None = None,
+        exclude: Collection[int] = (),
+        approximate: bool = False,
     ) -> list[list[Hit]]:
         """The ``k`` most similar items for each embedding ``(n, D)``, nearest first."""
         rows = torch.nn.functional.normalize(torch.as_tensor(vectors, dtype=torch.float32), dim=1)
-        return self._hits(self.store.search(rows, k, where=where, exclude=exclude))
+        return self._hits(self.store.search(rows, k, where=where, exclude=exclude, approximate=approximate))
 
     def _hits(self, nearest: Nearest) -> list[list[Hit]]:
         wanted = sorted({*nearest.ids.flatten().tolist()} - {-1})
@@ -380,6 +397,136 @@ class Index:
             ]
             for ids, similarities in zip(nearest.ids.tolist(), nearest.similarities.tolist(), strict=True)
         ]
+
+    def evaluate(
+        self, *, queries: int = 1000, k: int = 10, approximate: bool = True, seed: int = 0
+    ) -> IndexEvaluation:
+        """Queries per second, and what int8 and approximate search miss of exact float32 search.
+
+        Args:
+            queries: So many items, drawn at random, are searched for among all others.
+            k: Hits per query.
+            approximate: Whether to measure approximate search, too, for which a graph is made if need be.
+            seed: Draws the items.
+        """
+        return evaluate(self, queries=queries, k=k, approximate=approximate, seed=seed)
+
+    # Looking at all of it.
+
+    def duplicates(
+        self,
+        threshold: float | None = None,
+        *,
+        where: Where | None = None,
+        progress: Progress | bool | None = None,
+    ) -> list[Group]:
+        """Items that are nearly the same, the largest groups first.
+
+        Args:
+            threshold: The cosine from which on two items are duplicates; 0.98 by default, which copies that
+                were resized or saved again reach. Items hang together through others.
+            where: Only among these, as in :meth:`items`.
+            progress: Called with the items done and the number of all.
+        """
+        items, vectors = self._all(where)
+        told = progress if callable(progress) else None
+        cosine = DUPLICATE if threshold is None else _checked_cosine(threshold)
+        return groups.as_groups(items, vectors, groups.linked(vectors, cosine, told), least=2)
+
+    def clusters(
+        self,
+        number: int | None = None,
+        *,
+        threshold: float | None = None,
+        neighbours: int = 10,
+        least: int = 2,
+        where: Where | None = None,
+        seed: int = 0,
+    ) -> list[Group]:
+        """Items in groups, the largest first.
+
+        Args:
+            number: So many clusters, by k-means, which puts every item into one.
+            threshold: Without a number, items whose cosine reaches this, and which are among each other's
+                nearest ``neighbours``, hang together; by default the model's threshold. Where the model has
+                none, there are as many clusters as labels or, without labels, √(N/2).
+            neighbours: See ``threshold``.
+            least: Leave out clusters of fewer items.
+            where: Only these, as in :meth:`items`.
+            seed: Of k-means.
+        """
+        items, vectors = self._all(where)
+        if number is None and threshold is None:
+            own = getattr(self.model, "threshold", None)
+            threshold = None if own is None else own.similarity
+            number = _fitting_number(items) if own is None else None
+        if not items:
+            return []
+        if number is not None:
+            numbers = groups.by_kmeans(vectors, min(number, len(items)), seed)
+        elif len(items) == 1:
+            numbers = np.zeros(1, dtype=np.int32)
+        else:
+            assert threshold is not None
+            numbers = groups.mutually_linked(vectors, _checked_cosine(threshold), neighbours)
+        return groups.as_groups(items, vectors, numbers, least)
+
+    def outliers(
+        self, most: int = 20, *, neighbours: int = 10, where: Where | None = None
+    ) -> list[groups.Outlier]:
+        """Items that are unlike all others: those with the lowest mean cosine with their neighbours."""
+        items, vectors = self._all(where)
+        return groups.outliers(items, vectors, neighbours, most) if len(items) > 1 else []
+
+    def label_errors(
+        self, most: int = 20, *, neighbours: int = 10, where: Where | None = None
+    ) -> list[groups.LabelError]:
+        """Items whose labels are probably wrong: no neighbour has the same; the most doubtful first."""
+        items = [item for item in self.store.items(where) if item.label is not None]
+        if len(items) < 2:
+            return []
+        vectors = self.store.vectors([item.id for item in items])
+        return groups.label_errors(items, vectors, neighbours, most)
+
+    def representatives(self, k: int = 10, *, where: Where | None = None, seed: int = 0) -> list[Item]:
+        """``k`` items that stand for all: one from the middle of each of k clusters, large ones first."""
+        if k < 1:
+            raise ValueError(f"k={k} must be at least 1")
+        items, vectors = self._all(where)
+        if not items:
+            return []
+        chosen = groups.representatives(vectors, min(k, len(items)), seed)
+        return [items[place] for place in chosen]
+
+    def layout(self) -> Tensor:
+        """A map: two coordinates ``(N, 2)`` within −1 and 1 for each of :meth:`items`, in that order.
+
+        It is kept in the folder and made again when items have changed.
+        """
+        version, file = self.store.version(), self.path / _LAYOUT
+        with contextlib.suppress(DamagedFileError):
+            kept = read_tensors(file)
+            if kept.state == {"version": version}:
+                return kept.tensors["layout"]
+        made = layout(self._all(None)[1])
+        with contextlib.suppress(OSError):  # a folder that cannot be written to, or a full disk
+            write_tensors(file, {"layout": made}, {"version": version})
+        return made
+
+    def _all(self, where: Where | None) -> tuple[list[Item], Tensor]:
+        items = self.store.items(where)
+        return items, self.store.vectors([item.id for item in items])
+
+
+def _checked_cosine(threshold: float) -> float:
+    if not -1 <= threshold <= 1:
+        raise ValueError(f"threshold={threshold} must be a cosine, between -1 and 1")
+    return threshold
+
+
+def _fitting_number(items: Sequence[Item]) -> int:
+    labels = {item.label for item in items} - {None}
+    return len(labels) or max(1, round((len(items) / 2) ** 0.5))
 
 
 def _is_one(query: Any, rows: int) -> bool:

@@ -79,13 +79,19 @@ def search_int8(
     if len(codes) <= wanted:
         return search_float32(matrix, queries, k, allowed=allowed, blocked=blocked)
     blocked = _all_blocked(len(codes), allowed, blocked)
+    candidates = [
+        _best(-angles, wanted, blocked).rows for angles in _angles(codes, to_codes(queries.numpy()))
+    ]
+    return ordered(matrix, torch.cat(candidates), queries, k)
+
+
+def ordered(matrix: Matrix, candidates: Tensor, queries: Tensor, k: int) -> Found:
+    """The best ``k`` of every query's candidates ``(n, c)``, of which −1 is none, by their products."""
     found = []
-    for angles, query in zip(_angles(codes, to_codes(queries.numpy())), queries, strict=True):
-        candidates = _best(-angles, wanted, blocked).rows[0]
-        exact = torch.from_numpy(matrix[candidates.clamp(min=0).numpy()]) @ query
-        exact[candidates < 0] = -torch.inf
-        similarities, order = exact.topk(min(k, len(exact)))
-        found.append(_padded(candidates[order], similarities, k))
+    for rows, query in zip(candidates, queries, strict=True):
+        similarities = torch.from_numpy(matrix[rows.clamp(min=0).numpy()]) @ query
+        similarities, order = similarities.masked_fill(rows < 0, -torch.inf).topk(min(k, len(rows)))
+        found.append(_padded(rows[order], similarities, k))
     return _together(found)
 
 

@@ -60,9 +60,18 @@ class Store(Protocol):
         ...
 
     def search(
-        self, vectors: Tensor, k: int, *, where: Where | None = None, exclude: Collection[int] = ()
+        self,
+        vectors: Tensor,
+        k: int,
+        *,
+        where: Where | None = None,
+        exclude: Collection[int] = (),
+        approximate: bool = False,
     ) -> Nearest:
-        """The ``k`` most similar items for every row of ``vectors`` ``(n, D)``, exactly."""
+        """The ``k`` most similar items for every row of ``vectors`` ``(n, D)``.
+
+        Exactly, or ``approximate``: faster among very many items, with some of the nearest missing.
+        """
         ...
 
     def count(self, where: Where | None = None) -> int:
