@@ -126,6 +126,8 @@ def test_names_labels_and_metadata_are_given(model, photos, tmp_path):
         assert [item.name for item in index.items({"price": {"<": 10}})] == ["one"]
         index.add(files, names=["one", "two"], labels={"two": "y"}, metadata={"two": {"price": 1}})
         assert [(item.label, item.metadata) for item in index.items()] == [(None, {}), ("y", {"price": 1})]
+        index.add(files, names=["one", "two"], labels=["v", "w"])
+        assert [(item.label, item.metadata) for item in index.items()] == [("v", {}), ("w", {"price": 1})]
 
 
 def test_pictures_arrays_and_sample_sets_are_known_by_their_content(model, tmp_path):

@@ -14,8 +14,12 @@ import typer
 from nearkin.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
 from nearkin.cli.cache import cache_app
+from nearkin.cli.clusters import clusters
 from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOption
+from nearkin.cli.duplicates import duplicates
 from nearkin.cli.explain import explain_app
+from nearkin.cli.index import index
+from nearkin.cli.search import search
 from nearkin.cli.tournament import tournament
 from nearkin.cli.tune import tune
 
@@ -37,6 +41,10 @@ app.add_typer(datasets_app, name="datasets")
 app.command(cls=Command)(tournament)
 app.command(cls=Command)(tune)
 app.command(cls=Command)(benchmark)
+app.command(cls=Command)(index)
+app.command(cls=Command)(search)
+app.command(cls=Command)(duplicates)
+app.command(cls=Command)(clusters)
 app.add_typer(explain_app, name="explain")
 app.add_typer(cache_app, name="cache")
 

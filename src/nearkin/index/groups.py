@@ -60,6 +60,10 @@ class Outlier:
     item: Item
     similarity: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {**self.item.to_dict(), "similarity": self.similarity}
+
 
 @dataclass(frozen=True)
 class LabelError:
@@ -74,6 +78,10 @@ class LabelError:
     item: Item
     suggested: str
     agreement: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {**self.item.to_dict(), "suggested": self.suggested, "agreement": self.agreement}
 
 
 def linked(vectors: Tensor, threshold: float, progress: Progress | None = None) -> NDArray[np.int32]:

@@ -29,6 +29,7 @@ from nearkin.index.items import Added, Hit, Item, NewItem
 from nearkin.index.layout import layout
 from nearkin.index.sources import Labels, Metadata, Progress, Sources, gather, without_repeats
 from nearkin.index.store import Nearest
+from nearkin.index.watching import watch
 from nearkin.model import Model
 from nearkin.tensor_files import DamagedFileError, read_tensors, write_tensors
 
@@ -247,11 +248,11 @@ class Index:
         total = len(sources.items) + repeats + len(sources.unreadable)
         skipped = list(sources.unreadable)
         counts = {"new": 0, "known": repeats, "changed": 0}
-        relabelled = labels is not None or metadata is not None
+        given = {key for key, value in (("label", labels), ("metadata", metadata)) if value is not None}
         for start in range(0, len(sources.items), _AT_A_TIME):
             places = range(start, min(start + _AT_A_TIME, len(sources.items)))
             known = self._add_some(sources, places, counts, skipped)
-            self._update(known, relabelled)
+            self._update(known, {"path", *given})
             told(sum(counts.values()) + len(skipped), total)
         return Added(counts["new"], counts["known"], counts["changed"], tuple(skipped))
 
@@ -316,16 +317,10 @@ class Index:
                 (item.name, str(error)) for item in items.values() if item.content == items[places[0]].content
             ]
 
-    def _update(self, known: Iterable[tuple[Item, NewItem]], relabelled: bool) -> None:
-        """Items that were there already take over new labels, metadata and places."""
-        changed = []
-        for old, new in known:
-            item = replace(old, path=new.path)
-            if relabelled:
-                item = replace(item, label=new.label, metadata=new.metadata)
-            if item != old:
-                changed.append(item)
-        self.store.update(changed)
+    def _update(self, known: Iterable[tuple[Item, NewItem]], what: Collection[str]) -> None:
+        """Items that were there already take over what is given anew: places, labels, metadata."""
+        items = [(old, replace(old, **{key: getattr(new, key) for key in what})) for old, new in known]
+        self.store.update([item for old, item in items if item != old])
 
     def remove(self, ids: Iterable[int | str] | int | str) -> int:
         """Remove items by their ids or names.
@@ -345,6 +340,27 @@ class Index:
         numbers = [one for one in wanted if not isinstance(one, str)]
         self.store.by_id(numbers)
         return self.store.remove({*numbers, *(item.id for item in found.values())})
+
+    def missing(self) -> list[Item]:
+        """Items whose files are gone; :meth:`remove` removes them."""
+        return [item for item in self.items() if item.path is not None and not item.path.exists()]
+
+    def watch(self, folder: Path_, *, every: float = 2.0, prefix: str = "") -> Iterator[Added]:
+        """Add what appears or changes in a folder, for as long as the caller goes on.
+
+        Args:
+            folder: Its files are called and labelled as :meth:`add` does it.
+            every: Seconds between two looks; a file is taken when it has not changed in between.
+            prefix: As in :meth:`add`.
+
+        Yields:
+            What became of the files, whenever there were some.
+        """
+        return watch(self, Path(folder), every=every, prefix=prefix)
+
+    def damaged(self) -> list[str]:
+        """The names of items whose vectors are not what was written, by their checksums."""
+        return self.store.damaged()
 
     # Searching.
 

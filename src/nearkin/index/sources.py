@@ -54,8 +54,8 @@ def gather(
     """Look at inputs, as :meth:`nearkin.Model.embed` takes them, without embedding anything.
 
     Args:
-        inputs: A folder, whose files are called by their paths below it and labelled by the folders that they
-            lie in; other paths; pictures, texts, arrays, samples.
+        inputs: A folder (or :class:`~nearkin.data.ImageFiles` in one), whose files are called by their paths
+            below it and labelled by the folders that they lie in; other paths, pictures, texts, arrays.
         model: Says what a list of words is.
         labels: One per input, or by name.
         metadata: One mapping per input, or by name.
@@ -132,8 +132,10 @@ def _named(inputs: Any, model: Model) -> tuple[Samples, list[str] | None, Sequen
         files = files_below(root)
         if not files:
             raise ValueError(f"{root} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
-        labels = [None if "/" not in file else file.rpartition("/")[0] for file in files]
-        return ImageFiles(files, root), files, labels
+        inputs = ImageFiles(files, root)
+    if isinstance(inputs, ImageFiles):
+        files = [inputs.name(place) for place in range(len(inputs))]
+        return inputs, files, [file.rpartition("/")[0] or None for file in files]
     if not isinstance(inputs, str | os.PathLike | Mapping) and isinstance(inputs, Iterable):
         inputs = inputs if hasattr(inputs, "__getitem__") else list(inputs)
     samples = as_samples(inputs, **_expected(model))
