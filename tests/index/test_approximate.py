@@ -50,7 +50,7 @@ def test_it_follows_what_is_added_changed_and_removed(store):
     store.add([NewItem("900", "changed")], queries[:1])
     assert recall(store, queries) > 0.95
     found = store.search(queries[:1], 5, approximate=True)
-    assert store.by_id(found.ids[0, :1].tolist())[0].name == "900"
+    assert store.by_id(found.ids[0, :1].tolist())[int(found.ids[0, 0])].name == "900"
     assert not {*store.search(queries, 10, approximate=True).ids.flatten().tolist()} & {*ids[:200]}
     assert recall(store, queries, exclude=ids[300:310]) > 0.95
     assert recall(store, queries, where={"label": "3"}) == 1  # which is exact

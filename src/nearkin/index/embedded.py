@@ -333,12 +333,10 @@ class EmbeddedStore:
             found = now.database.execute(f"SELECT id FROM items {condition} ORDER BY id", values)  # noqa: S608
             return torch.from_numpy(_integers(found))
 
-    def by_id(self, ids: Sequence[int]) -> list[Item]:
-        """The items of these ids, in that order."""
+    def by_id(self, ids: Sequence[int]) -> dict[int, Item]:
+        """Those of the ids that are there, with their items."""
         with self._reading() as now:
-            found = {item.id: item for item in _selected(now.database, "id", sorted({*map(int, ids)}))}
-        _refuse_missing(ids, found)
-        return [found[int(one)] for one in ids]
+            return {item.id: item for item in _selected(now.database, "id", [int(one) for one in ids])}
 
     def by_name(self, names: Sequence[str]) -> dict[str, Item]:
         """Those of the names that are there, with their items."""
@@ -362,7 +360,9 @@ class EmbeddedStore:
             for some in _batches(wanted):
                 query = f"SELECT id, row FROM items WHERE id IN ({marks(some)})"  # noqa: S608
                 rows |= dict(now.database.execute(query, some))
-            _refuse_missing(wanted, rows)
+            for one in wanted:
+                if one not in rows:
+                    raise KeyError(f"there is no item {one} in this index")
             return torch.from_numpy(now.matrix[[rows[one] for one in wanted]])
 
     def version(self) -> int:
@@ -521,9 +521,3 @@ def _ids_of(database: sqlite3.Connection, rows: Tensor) -> Tensor:
     for some in _batches(distinct.tolist()):
         ids |= dict(database.execute(f"SELECT row, id FROM items WHERE row IN ({marks(some)})", some))  # noqa: S608
     return torch.tensor([ids[row] for row in distinct.tolist()], dtype=torch.long)[places]
-
-
-def _refuse_missing(wanted: Sequence[int], found: Collection[int] | Mapping[int, Any]) -> None:
-    for one in wanted:
-        if int(one) not in found:
-            raise KeyError(f"there is no item {one} in this index")

@@ -194,7 +194,10 @@ class Index:
         Raises:
             KeyError: There is none.
         """
-        return self.store.by_id([id])[0]
+        found = self.store.by_id([id])
+        if id not in found:
+            raise KeyError(f"there is no item {id} in this index")
+        return found[id]
 
     def items(self, where: Where | None = None, offset: int = 0, limit: int | None = None) -> list[Item]:
         """Items in the order in which they came.
@@ -334,11 +337,11 @@ class Index:
         wanted = [ids] if isinstance(ids, int | str) else list(ids)
         named = [one for one in wanted if isinstance(one, str)]
         found = self.store.by_name(named)
-        for name in named:
-            if name not in found:
-                raise KeyError(f"there is no item {name!r} in this index")
         numbers = [one for one in wanted if not isinstance(one, str)]
-        self.store.by_id(numbers)
+        there = {*found, *self.store.by_id(numbers)}
+        for one in wanted:
+            if one not in there:
+                raise KeyError(f"there is no item {one!r} in this index")
         return self.store.remove({*numbers, *(item.id for item in found.values())})
 
     def missing(self) -> list[Item]:
@@ -402,8 +405,8 @@ class Index:
         return self._hits(self.store.search(rows, k, where=where, exclude=exclude, approximate=approximate))
 
     def _hits(self, nearest: Nearest) -> list[list[Hit]]:
-        wanted = sorted({*nearest.ids.flatten().tolist()} - {-1})
-        items = dict(zip(wanted, self.store.by_id(wanted), strict=True))
+        # Another process may have removed some of them since: these are left out.
+        items = self.store.by_id(sorted({*nearest.ids.flatten().tolist()} - {-1}))
         threshold = getattr(self.model, "threshold", None)
         return [
             [

@@ -90,12 +90,8 @@ class Store(Protocol):
         """The ids of :meth:`items`, int64 ``(n,)``, without the rest."""
         ...
 
-    def by_id(self, ids: Sequence[int]) -> list[Item]:
-        """The items of these ids, in that order.
-
-        Raises:
-            KeyError: There is none of that id.
-        """
+    def by_id(self, ids: Sequence[int]) -> dict[int, Item]:
+        """Those of the ids that are there, with their items."""
         ...
 
     def by_name(self, names: Sequence[str]) -> dict[str, Item]:
