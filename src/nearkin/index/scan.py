@@ -7,9 +7,10 @@ candidates, whose similarities are then computed from the float32 vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -65,8 +66,13 @@ def search_float32(matrix: Matrix, queries: Tensor, k: int, *, allowed: Rows | N
     blocked = _all_blocked(len(matrix), allowed, blocked)
     if len(queries) <= FEW:
         return _together([_best(_products(matrix, query), k, blocked) for query in queries.numpy()])
-    parts = [queries[i : i + QUERIES_AT_A_TIME] for i in range(0, len(queries), QUERIES_AT_A_TIME)]
-    return _together([_search_tiles(torch.from_numpy(matrix), part, k, blocked) for part in parts])
+    rows = torch.from_numpy(matrix)
+    return _together(
+        [
+            _search_tiles(partial(_product_of_tile, rows, some), len(rows), len(some), k, blocked)
+            for some in queries.split(QUERIES_AT_A_TIME)
+        ]
+    )
 
 
 def search_int8(
@@ -79,10 +85,15 @@ def search_int8(
     if len(codes) <= wanted:
         return search_float32(matrix, queries, k, allowed=allowed, blocked=blocked)
     blocked = _all_blocked(len(codes), allowed, blocked)
-    candidates = [
-        _best(-angles, wanted, blocked).rows for angles in _angles(codes, to_codes(queries.numpy()))
-    ]
-    return ordered(matrix, torch.cat(candidates), queries, k)
+    asked = to_codes(queries.numpy())
+    if len(queries) <= FEW:
+        found = [_best(_cosines(codes, one[None]), wanted, blocked) for one in asked]
+    else:
+        found = [
+            _search_tiles(_tiles_of_bytes(codes, some), len(codes), len(some), wanted, blocked)
+            for some in np.split(asked, range(QUERIES_AT_A_TIME, len(asked), QUERIES_AT_A_TIME))
+        ]
+    return ordered(matrix, _together(found).rows, queries, k)
 
 
 def ordered(matrix: Matrix, candidates: Tensor, queries: Tensor, k: int) -> Found:
@@ -114,19 +125,54 @@ def _all_blocked(count: int, allowed: Rows | None, blocked: Rows) -> Rows:
 
 def _products(matrix: Matrix, query: NDArray[np.float32]) -> NDArray[np.float32]:
     """``matrix @ query``, at the speed at which the matrix can be read: BLAS is slower than that."""
-    parts = min(torch.get_num_threads(), 1 + len(matrix) // _ROWS_PER_THREAD)
     products = np.empty(len(matrix), dtype=np.float32)
-    bounds = np.linspace(0, len(matrix), parts + 1).astype(int)
 
-    def multiply(part: int) -> None:
-        rows = slice(bounds[part], bounds[part + 1])
+    def multiply(rows: slice) -> None:
         np.einsum("nd,d->n", matrix[rows], query, out=products[rows])
 
-    if parts == 1:
-        multiply(0)
-    else:
-        list(_threads(parts).map(multiply, range(parts)))
+    _in_threads(multiply, len(matrix))
     return products
+
+
+def _cosines(codes: Codes, query: Codes) -> NDArray[np.float32]:
+    """The cosine of every row of bytes with that of the query ``(1, D)``."""
+    import numkong  # noqa: PLC0415  (needed for int8 only)
+
+    cosines = np.empty(len(codes), dtype=np.float32)
+
+    def compare(rows: slice) -> None:
+        angles = numkong.cdist(query, codes[rows], metric="angular", out_dtype="float32")
+        np.subtract(1, np.asarray(angles)[0], out=cosines[rows])
+
+    _in_threads(compare, len(codes))
+    return cosines
+
+
+def _product_of_tile(matrix: Tensor, queries: Tensor, rows: slice) -> Tensor:
+    return queries @ matrix[rows].T
+
+
+def _tiles_of_bytes(codes: Codes, queries: Codes) -> Callable[[slice], Tensor]:
+    """Cosines of many queries with some rows of bytes at a time."""
+    import numkong  # noqa: PLC0415
+
+    packed = numkong.dots_pack(np.ascontiguousarray(queries))
+
+    def compare(rows: slice) -> Tensor:
+        return 1 - torch.from_numpy(np.asarray(numkong.angulars_packed(codes[rows], packed))).T
+
+    return compare
+
+
+def _in_threads(work: Callable[[slice], None], count: int) -> None:
+    """Share rows among threads; the work leaves Python's lock to others."""
+    parts = max(1, min(torch.get_num_threads(), count // _ROWS_PER_THREAD))
+    bounds = np.linspace(0, count, parts + 1).astype(int).tolist()
+    shares = [slice(*pair) for pair in pairwise(bounds)]
+    if parts == 1:
+        work(shares[0])
+    else:
+        list(_threads(parts).map(work, shares))
 
 
 @cache
@@ -154,15 +200,18 @@ def _together(parts: list[Found]) -> Found:
     return Found(torch.cat([part.rows for part in parts]), torch.cat([part.similarities for part in parts]))
 
 
-def _search_tiles(matrix: Tensor, queries: Tensor, k: int, blocked: Rows) -> Found:
-    """Many queries: products of tiles, of which each query keeps its best so far."""
-    rows = torch.full((len(queries), k), -1)
-    best = torch.full((len(queries), k), -torch.inf)
-    for start in range(0, len(matrix), ROWS_AT_A_TIME):
-        tile = queries @ matrix[start : start + ROWS_AT_A_TIME].T
+def _search_tiles(
+    tile_of: Callable[[slice], Tensor], count: int, queries: int, k: int, blocked: Rows
+) -> Found:
+    """Many queries, tile by tile, of which each query keeps its best so far."""
+    rows = torch.full((queries, k), -1)
+    best = torch.full((queries, k), -torch.inf)
+    for start in range(0, count, ROWS_AT_A_TIME):
+        tile = tile_of(slice(start, min(start + ROWS_AT_A_TIME, count)))
         here = blocked[np.searchsorted(blocked, start) : np.searchsorted(blocked, start + tile.shape[1])]
         if len(here):
             tile[:, torch.from_numpy(here - start)] = -torch.inf
+        # After the first tiles most hold nothing better for most queries.
         better = (tile.amax(dim=1) > best[:, -1]).nonzero().squeeze(1)
         if not len(better):
             continue
@@ -172,12 +221,3 @@ def _search_tiles(matrix: Tensor, queries: Tensor, k: int, blocked: Rows) -> Fou
         best[better], order = values.topk(k, dim=1)
         rows[better] = places.gather(1, order)
     return Found(rows.masked_fill(best.isneginf(), -1), best)
-
-
-def _angles(codes: Codes, queries: Codes) -> Iterator[NDArray[np.float32]]:
-    """One minus the cosine of every row of bytes, for one query after the other."""
-    import numkong  # noqa: PLC0415  (needed for int8 only)
-
-    for start in range(0, len(queries), FEW):
-        some = np.ascontiguousarray(queries[start : start + FEW])
-        yield from np.asarray(numkong.cdist(some, codes, metric="angular", out_dtype="float32"))

@@ -1,0 +1,83 @@
+"""Exact search over rows, against a plain product, in every way it goes about it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import normalize
+
+from nearkin.index import scan
+
+NONE = np.empty(0, dtype=np.int64)
+
+
+def unit(count: int, dimension: int, seed: int) -> torch.Tensor:
+    return normalize(torch.randn(count, dimension, generator=torch.Generator().manual_seed(seed)))
+
+
+def plain(matrix, queries, k, allowed, blocked):
+    """Similarities of a whole product, −inf where a row must not be found."""
+    keep = torch.zeros(len(matrix), dtype=torch.bool)
+    keep[torch.arange(len(matrix)) if allowed is None else torch.from_numpy(allowed)] = True
+    keep[torch.from_numpy(blocked)] = False
+    similarities = (queries @ matrix.T).masked_fill(~keep, -torch.inf)
+    missing = similarities.new_full((len(queries), max(0, k - len(matrix))), -torch.inf)
+    return torch.cat([similarities, missing], dim=1).topk(k).values
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(0, 300),
+    queries=st.sampled_from([1, 3, 9, 20]),
+    k=st.integers(1, 12),
+    share=st.sampled_from([None, 0.0, 0.1, 0.6, 1.0]),
+    gone=st.sampled_from([0.0, 0.3, 1.0]),
+    seed=st.integers(0, 100),
+)
+def test_both_find_what_a_plain_product_finds(rows, queries, k, share, gone, seed):
+    matrix, asked = unit(rows, 6, seed), unit(queries, 6, seed + 1)
+    numbers = np.random.default_rng(seed)
+    allowed = None if share is None else np.flatnonzero(numbers.random(rows) < share)
+    blocked = np.flatnonzero(numbers.random(rows) < gone)
+    expected = plain(matrix, asked, k, allowed, blocked)
+    small = pytest.MonkeyPatch()
+    with small.context() as patch:
+        patch.setattr(scan, "ROWS_AT_A_TIME", 64)
+        patch.setattr(scan, "QUERIES_AT_A_TIME", 7)
+        exact = scan.search_float32(matrix.numpy(), asked, k, allowed=allowed, blocked=blocked)
+        codes = scan.to_codes(matrix.numpy()) if rows else np.empty((0, 6), dtype=np.int8)
+        bytes_ = scan.search_int8(codes, matrix.numpy(), asked, k, allowed=allowed, blocked=blocked)
+    for found in (exact, bytes_):
+        torch.testing.assert_close(found.similarities, expected)
+        there = found.rows >= 0
+        assert torch.equal(there, ~expected.isneginf())
+        for row in found.rows.tolist():
+            real = [one for one in row if one >= 0]
+            assert len({*real}) == len(real)
+        own = (matrix[found.rows.clamp(min=0)] * asked[:, None]).sum(dim=2) if rows else expected
+        torch.testing.assert_close(own[there], found.similarities[there])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("queries", [1, 12])
+def test_threads_share_the_rows(threads, queries, monkeypatch):
+    monkeypatch.setattr(scan, "_ROWS_PER_THREAD", 100)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    matrix, asked = unit(1000, 16, 0), unit(queries, 16, 1)
+    expected = plain(matrix, asked, 10, None, NONE)
+    found = scan.search_float32(matrix.numpy(), asked, 10, allowed=None, blocked=NONE)
+    torch.testing.assert_close(found.similarities, expected)
+    codes = scan.to_codes(matrix.numpy())
+    found = scan.search_int8(codes, matrix.numpy(), asked, 10, allowed=None, blocked=NONE)
+    torch.testing.assert_close(found.similarities, expected)
+
+
+def test_bytes_keep_directions():
+    vectors = unit(200, 128, 0)
+    codes = torch.from_numpy(scan.to_codes(vectors.numpy())).float()
+    assert codes.abs().amax(dim=1).eq(127).all()
+    assert (normalize(codes) * vectors).sum(dim=1).min() > 0.9999
+    assert scan.to_codes(np.zeros((1, 3), dtype=np.float32)).tolist() == [[0, 0, 0]]
