@@ -344,7 +344,7 @@ def _add_search(app: FastAPI) -> None:
     )
     async def verify(served: Served, server: Server, request: Request) -> answers.VerifyAnswer:
         async with server.buffers.body(request) as body:
-            both = await uploads.files(request, body, ("a", "b"))
+            both = uploads.files(request, body, ("a", "b"))
             a, b = [await _decoded(server, data, None) for data in both]
         first, second = await asyncio.gather(served.embed(a), served.embed(b))
         similarity = float(first @ second)
@@ -362,7 +362,7 @@ async def _query(request: Request, body: bytes, server: State, crop: pictures.Cr
     if kind == "application/json":
         return uploads.text_of(body, server.limits)
     if kind == "multipart/form-data":
-        (body,) = await uploads.files(request, body, ("image",))
+        (body,) = uploads.files(request, body, ("image",))
     return await _decoded(server, body, crop)
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,8 @@ def serve(
         timeout_graceful_shutdown=int((limits or Limits()).seconds) + 5,
         backlog=2048,
     )
-    _Server(settings, ready).run()
+    with suppress(KeyboardInterrupt):  # raised once more when everything has ended
+        _Server(settings, ready).run()
 
 
 class _Server(uvicorn.Server):

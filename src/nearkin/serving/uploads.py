@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
-from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from nearkin.serving.errors import RequestError, busy
+from nearkin.serving.forms import read_form
 from nearkin.serving.limits import Limits
 
 
@@ -78,8 +75,8 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def files(request: Request, body: bytes, names: tuple[str, ...]) -> list[bytes]:
-    """The files of a form (multipart/form-data) that have these names, in their order.
+def files(request: Request, body: bytes, names: tuple[str, ...]) -> list[bytes]:
+    """The files of a form that have these names, in their order.
 
     Raises:
         RequestError: The form cannot be read, or a file is missing.
@@ -88,21 +85,11 @@ async def files(request: Request, body: bytes, names: tuple[str, ...]) -> list[b
         raise RequestError(
             415, "not_a_form", f"send multipart/form-data with the files {' and '.join(names)}"
         )
-    parser = _InMemory(request.headers, _once(body), max_files=8, max_fields=8, max_part_size=65_536)
-    try:
-        form = await parser.parse()
-    except (MultiPartException, KeyError, ValueError, LookupError):
-        raise RequestError(400, "bad_form", "the form (multipart/form-data) cannot be read") from None
-    try:
-        return [await _file(form.get(name), name) for name in names]
-    finally:
-        await form.close()
-
-
-async def _file(found: Any, name: str) -> bytes:
-    if not isinstance(found, UploadFile):
-        raise RequestError(400, "no_file", f"the form has no file named {name}")
-    return await found.read()
+    form = read_form(request.headers["content-type"], body)
+    for name in names:
+        if name not in form:
+            raise RequestError(400, "no_file", f"the form has no file named {name}")
+    return [form[name] for name in names]
 
 
 def text_of(body: bytes, limits: Limits) -> str:
@@ -123,14 +110,3 @@ def text_of(body: bytes, limits: Limits) -> str:
             413, "too_large", f"the text is longer than {limits.text_characters:,} characters: shorten it"
         )
     return text
-
-
-class _InMemory(MultiPartParser):
-    """Starlette's parser, which would write large files into the temporary folder."""
-
-    spool_max_size = sys.maxsize
-
-
-async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
-    yield body
-    yield b""
