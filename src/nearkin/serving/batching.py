@@ -68,12 +68,12 @@ class Batcher(Generic[T, R]):
             self._news.notify()
         return future
 
-    def close(self) -> None:
-        """Finish what waits, then end the thread."""
+    def close(self, patience: float | None = None) -> None:
+        """Finish what waits, then end the thread; wait for that so many seconds, or as long as it takes."""
         with self._news:
             self._closed = True
             self._news.notify()
-        self._thread.join()
+        self._thread.join(patience)
 
     def _serve(self) -> None:
         while jobs := self._next():

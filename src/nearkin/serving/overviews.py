@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from nearkin.serving.filters import bad_filter
 from nearkin.serving.served import ServedIndex, Where
 
 if TYPE_CHECKING:
-    from nearkin.index import Index, Item
+    from nearkin.index import Index
 
 _SHOWN_LABELS = 3
 _SHOWN_ITEMS = 12
@@ -96,18 +95,12 @@ def _counted(pairs: Iterable[tuple[str, int]]) -> list[answers.LabelAnswer]:
     return [answers.LabelAnswer(label=label, count=count) for label, count in pairs]
 
 
-def _frequent(members: Iterable[Item]) -> list[answers.LabelAnswer]:
-    counts = Counter(item.label for item in members if item.label is not None)
-    return _counted(counts.most_common(_SHOWN_LABELS))
-
-
 def _clusters(index: Index) -> list[answers.ClusterAnswer]:
-    groups = sorted(index.clusters(), key=len, reverse=True)
     return [
         answers.ClusterAnswer(
             size=len(group),
-            labels=_frequent(group),
-            items=[answers.item_answer(item) for item in group[:_SHOWN_ITEMS]],
+            labels=_counted(list(group.labels.items())[:_SHOWN_LABELS]),
+            items=[answers.item_answer(item) for item in group.items[:_SHOWN_ITEMS]],
         )
-        for group in groups
+        for group in index.clusters()
     ]

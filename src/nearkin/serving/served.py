@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Where = Mapping[str, Any]
 _KEPT_THUMBNAILS = 2_000
+_PATIENCE = 2.0  # seconds that a long computation has when the server ends
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,15 @@ class ServedIndex:
         self._limits = limits
         self._pool = pool
         self._studies: dict[str, tuple[int, Any]] = {}
-        self._studying = threading.Lock()
         self._thumbnails: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._embedding: Batcher[Any, Tensor] = Batcher(
             self._embed,
             batch=limits.batch,
             waiting=limits.waiting,
             observe=lambda size: metrics.batches.observe(size, index=name),
+        )
+        self._studying: Batcher[Callable[[], Any], Any] = Batcher(
+            lambda jobs: [job() for job in jobs], batch=1, waiting=limits.waiting
         )
         self._searching: Batcher[_Question, list[Hit]] = Batcher(
             self._answer, batch=limits.batch, waiting=limits.waiting
@@ -88,6 +90,7 @@ class ServedIndex:
         """Finish what waits, then close the index."""
         self._embedding.close()
         self._searching.close()
+        self._studying.close(_PATIENCE)
         self.index.close()
 
     # What requests call: coroutines that wait for the threads.
@@ -160,7 +163,9 @@ class ServedIndex:
 
     async def study(self, name: str, question: Callable[[Index], R]) -> R:
         """What takes long and stays the same until the index changes: computed once, then kept."""
-        return await self._in_pool(lambda: self._studied(name, question))
+        job = self._studying.submit(lambda: self._studied(name, question))
+        found: R = await asyncio.shield(asyncio.wrap_future(job))  # what was begun is of use to the next
+        return found
 
     async def _in_pool(self, work: Callable[[], R]) -> R:
         return await asyncio.wrap_future(self._pool.submit(work))
@@ -168,13 +173,12 @@ class ServedIndex:
     # What the threads do.
 
     def _studied(self, name: str, question: Callable[[Index], R]) -> R:
-        with self._studying:
-            version = self.index.store.version()
-            known = self._studies.get(name)
-            if known is None or known[0] != version:
-                known = self._studies[name] = (version, question(self.index))
-            found: R = known[1]
-            return found
+        version = self.index.store.version()
+        known = self._studies.get(name)
+        if known is None or known[0] != version:
+            known = self._studies[name] = (version, question(self.index))
+        found: R = known[1]
+        return found
 
     def _embed(self, values: list[Any]) -> Tensor:
         return self.model.embed(values)

@@ -21,6 +21,16 @@ async function request(address, options = {}) {
   throw new ApiError(answer.status, told?.error?.code ?? "unknown", told?.error?.message ?? `HTTP ${answer.status}`);
 }
 
+// What is computed once for the whole index can take longer than one request may; the server goes on meanwhile.
+async function patiently(place, signal, times = 20) {
+  try {
+    return await request(place, { signal });
+  } catch (error) {
+    if (error.status !== 504 || times === 0) throw error;
+    return patiently(place, signal, times - 1);
+  }
+}
+
 function address(index, rest, values = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) {
@@ -38,8 +48,8 @@ export const indexes = () => request("/api/indexes");
 export const labels = (index, signal) => request(address(index, "/labels"), { signal });
 export const item = (index, id, signal) => request(address(index, `/items/${id}`), { signal });
 export const items = (index, values, signal) => request(address(index, "/items", values), { signal });
-export const clusters = (index, signal) => request(address(index, "/clusters"), { signal });
-export const map = (index, signal) => request(address(index, "/map"), { signal });
+export const clusters = (index, signal) => patiently(address(index, "/clusters"), signal);
+export const map = (index, signal) => patiently(address(index, "/map"), signal);
 export const similar = (index, id, values, signal) => request(address(index, `/items/${id}/similar`, values), { signal });
 export const thumbnail = (index, id, size = 256) => address(index, `/items/${id}/thumbnail`, { size });
 
