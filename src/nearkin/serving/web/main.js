@@ -22,6 +22,7 @@ async function draw(state) {
   const { signal } = running;
   const about = served.indexes.find((one) => one.name === state.index);
   if (about === undefined) return go({ index: served.indexes[0].name, compare: null }, { replace: true });
+  document.body.dataset.view = state.view;
   drawBar(state);
   drawQuery(state, about);
   drawAbout(about);
@@ -43,7 +44,7 @@ function drawBar(state) {
       .map((one) => make("option", { value: one.name, selected: one.name === chosen }, one.name)),
   ];
   show(at("index"), options(state.index));
-  show(at("compare"), options(state.compare, "Compare with…"));
+  show(at("compare"), options(state.compare, "Compare…"));
   at("comparing").hidden = served.indexes.length < 2 || state.view !== "search";
   for (const tab of document.querySelectorAll("[data-view]")) {
     tab.href = link({ view: tab.dataset.view });
