@@ -34,6 +34,7 @@ ROOMS = {
     "recipe": "text to objects",
     "tournament": "runs to rankings and a report",
     "language": "what a language model knows about class names",
+    "serving": "HTTP API and web page over an index",
     "classical": "linear and kernel metric learning",
     "distributed": "several processes",
 }

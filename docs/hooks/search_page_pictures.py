@@ -1,7 +1,7 @@
 """Pictures of the search page for ``docs/search_page.md``, of the embedded data set glyphs.
 
-``python docs/hooks/search_page_pictures.py`` writes them into ``docs/pictures``, or into the folder given: two
-small networks are trained, the test characters indexed with both, and the page is opened in Chromium.
+``python docs/hooks/search_page_pictures.py`` writes them into ``docs/pictures``, or into the folder given.
+Two small networks are trained, test characters are indexed with both, and the page is opened in Chromium.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from nearkin.serving import create_app
 
 PICTURES = ("results", "region", "compare", "map", "phone")
 _WIDE = {"width": 1180, "height": 700}
-_CLASSES, _EACH, _SIZE = 240, 20, 28
+_CLASSES, _EACH, _SIZE = 160, 20, 28
 
 
-def main(folder: Path, *, epochs: int = 12, classes: int = _CLASSES, shown: int = 30) -> None:
+def main(folder: Path, *, epochs: int = 8, classes: int = _CLASSES, shown: int = 30) -> None:
     """Write the pictures.
 
     Args:
@@ -40,24 +40,32 @@ def main(folder: Path, *, epochs: int = 12, classes: int = _CLASSES, shown: int 
     with tempfile.TemporaryDirectory() as place:
         home = Path(place)
         data = {"name": "glyphs", "root": str(home / "glyphs"), "num_classes": classes}
-        data |= {"images_per_class": _EACH, "size": _SIZE}
+        data |= {"images_per_class": _EACH, "size": _SIZE, "transform": "resized_crop"}
         indexes = {
-            name: _index(home, name, data, number, shown) for name, number in (("glyphs", epochs), ("early", 1))
+            name: _index(home, name, data, number, shown)
+            for name, number in (("glyphs", epochs), ("early", 1))
         }
         query = next((home / "photos").rglob("*.png"))
         with _Server(create_app(indexes)) as address, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            browser = playwright.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+            )
             page = browser.new_page(viewport=_WIDE)  # type: ignore[arg-type]
             _photograph(page, address, query, folder)
             phone = browser.new_context(viewport={"width": 390, "height": 700}, color_scheme="dark")
-            _open(phone.new_page(), f"{address}#index=glyphs&item=25&of=glyphs", folder / "search_page_phone.png")
+            _open(
+                phone.new_page(),
+                f"{address}#index=glyphs&item=25&of=glyphs",
+                folder / "search_page_phone.png",
+            )
             browser.close()
 
 
 def _index(home: Path, name: str, data: dict[str, Any], epochs: int, shown: int) -> Index:
     """An index of the test characters, by a network that was trained for so long."""
     network = {"name": "convnet", "size": _SIZE, "width": 16, "embedding_dim": 64}
-    recipe = {"data": data, "network": network, "training": {"epochs": epochs}}
+    recipe = {"data": data, "network": network, "loss": {"name": "proxy_anchor"}}
+    recipe["training"] = {"epochs": epochs}
     run = nearkin.train(nearkin.Recipe.parse(recipe), output=home / "runs" / name, progress=False)
     photos = home / "photos"
     if not photos.exists():
@@ -67,7 +75,7 @@ def _index(home: Path, name: str, data: dict[str, Any], epochs: int, shown: int)
 
 def _write_photos(data: dict[str, Any], photos: Path, shown: int) -> None:
     """Characters as files in a folder per class, as people have photographs."""
-    values = dict(data)
+    values = {key: value for key, value in data.items() if key != "transform"}
     samples = nearkin.data.build(values.pop("name"), values.pop("root"), **values).require_test()
     for number in range(len(samples)):
         pixels, label = samples[number]
@@ -123,7 +131,6 @@ def _open(page: Page, address: str, file: Path) -> None:
     if "map" in address:
         page.locator("canvas").hover(position={"x": 400, "y": 260})
         page.locator("canvas").focus()
-        page.keyboard.press("+")
         page.keyboard.press("ArrowRight")
     _shoot(page, file)
 

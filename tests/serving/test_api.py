@@ -170,6 +170,20 @@ def test_an_item_of_one_index_searches_another(start, shop, older):
     assert found == expected[1:]
 
 
+def test_an_item_that_is_removed_meanwhile_is_not_a_fault(start, shop, one_photo):
+    index = open_index(shop)
+    search, calls = index.search_vectors, []
+
+    def racing(*arguments, **keywords):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("there is no item 3")
+        return search(*arguments, **keywords)
+
+    index.search_vectors = racing
+    assert names(start({"shop": index}).post(SEARCH, content=one_photo.read_bytes()))[0] == "class2/3.png"
+
+
 # Browsing.
 
 

@@ -49,6 +49,14 @@ def test_mistakes_are_one_line(nearkin, shop, tmp_path):
         open_indexes([])
 
 
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded(nearkin, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, error = nearkin("serve", tmp_path / "nothing.index", "--port", port)
+    assert code == 2
+    assert f"cannot listen on 127.0.0.1, port {port}: address already in use" in error
+
+
 def test_a_missing_package_is_named(nearkin, shop, monkeypatch):
     for module in [name for name in sys.modules if name.startswith("nearkin.serving")]:
         monkeypatch.delitem(sys.modules, module)

@@ -7,6 +7,7 @@ import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -108,8 +109,9 @@ class ServedIndex:
             )
         try:
             return await asyncio.wrap_future(self._embedding.submit(value))
-        except ValueError:
-            raise RequestError(422, "cannot_embed", f"the model cannot embed one of these {kind}") from None
+        except ValueError as error:
+            told = " ".join(str(error).split())[:300]
+            raise RequestError(422, "cannot_embed", f"the model cannot embed it: {told}") from None
 
     async def search(
         self, vector: Tensor, k: int, where: Where | None, exclude: Collection[int] = ()
@@ -124,6 +126,8 @@ class ServedIndex:
             return await asyncio.wrap_future(self._searching.submit(question))
         except ValueError as error:
             raise bad_filter(str(error)) from None
+        except KeyError:  # an item was found and then removed, by another process
+            return await asyncio.wrap_future(self._searching.submit(question))
 
     async def ask(self, question: Callable[[Index], R]) -> R:
         """Whatever else an index can answer quickly."""
@@ -204,7 +208,8 @@ class ServedIndex:
 def _kind(model: Any) -> str:
     """What a model embeds, found by trying; the first input is slower than the others in any case."""
     if model.embedders[0].network.preprocessing is not None:
-        model.embed([Image.new("RGB", (64, 64), "grey")])
+        with suppress(ValueError):  # some take images of one size only
+            model.embed([Image.new("RGB", (64, 64), "grey")])
         return "images"
     try:
         model.embed(["a text"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -50,31 +51,40 @@ def serve(
 
     Raises:
         ValueError: Two indexes have one name, or others could reach a server without a key.
-        OSError: The port is taken.
+        OSError: The port is taken, or the address is not one of this machine.
     """
     check_reachable(host, key, without_key=without_key)
-    show_requests()
-    silence_bomb_warnings()
-    hosts = () if without_key and not is_loopback(host) else (*_LOOPBACK, host, *allow_hosts)
-    app = create_app(open_indexes(paths), key=key, limits=limits, hosts=hosts)
-    settings = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        http="h11",
-        ws="none",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        timeout_graceful_shutdown=int((limits or Limits()).seconds) + 5,
-        backlog=2048,
-    )
-    with suppress(KeyboardInterrupt):  # raised once more when everything has ended
-        _Server(settings, ready).run()
+    with _listen(host, port) as listening, suppress(KeyboardInterrupt):  # raised when everything has ended
+        show_requests()
+        silence_bomb_warnings()
+        hosts = () if without_key and not is_loopback(host) else (*_LOOPBACK, host, *allow_hosts)
+        limits = limits or Limits()
+        app = create_app(open_indexes(paths), key=key, limits=limits, hosts=hosts)
+        settings = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=int(limits.seconds) + 5,
+        )
+        _Server(settings, ready).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(
+            f"cannot listen on {host}, port {port}: {(error.strerror or str(error)).lower()}; choose another "
+            "with --host or --port"
+        ) from None
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which says when it answers and under which port."""
+    """uvicorn's server, which says when it answers and under which address."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
         super().__init__(config)
@@ -82,8 +92,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
+        if self.started and sockets:
+            host, port = sockets[0].getsockname()[:2]
             self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
 
 
