@@ -26,6 +26,8 @@ QUIET = (
     "--disable-sync",
 )
 SECRET = "a secret of some length"
+_PATIENCE = 120_000  # milliseconds; machines that test may be busy
+expect.set_options(timeout=_PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,9 @@ class Server:
 
 @pytest.fixture(scope="module")
 def address(shop, older) -> Iterator[str]:
-    with Server(create_app({"shop": open_index(shop), "older": open_index(older)})) as found:
+    index = open_index(shop)
+    index.layout()  # kept in the folder: a busy machine may need longer for it than one request lasts
+    with Server(create_app({"shop": index, "older": open_index(older)})) as found:
         yield found
 
 
@@ -75,6 +79,7 @@ class Visit:
         self.address = address
         self.wrong: list[str] = []
         self.allowed: tuple[str, ...] = ()
+        page.set_default_timeout(_PATIENCE)
         page.on("console", lambda one: self.wrong.append(one.text) if one.type == "error" else None)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("request", lambda one: self._check(one.url))
