@@ -27,8 +27,12 @@ PAGES = [
     "CONTRIBUTING.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
+_SERVES = "goes on until it is stopped; tests/serving/test_served_documents.py starts it"
 NOT_RUN = {
     "nearkin tournament": "trains every loss, about four minutes; tests/tournament runs it on less",
+    "nearkin serve birds.index": _SERVES,
+    "nearkin serve birds.index other.index": _SERVES,
+    "nearkin serve birds.index --host 0.0.0.0 --api-key-file key": _SERVES,
     "nearkin explain forces -o moving.html": "moves every loss a long way; the site is built with it",
 }
 """Commands, as written, that are only looked at, and why."""

@@ -18,8 +18,8 @@ from test_documents import ROOT, python_blocks
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
 BLOCKS = [(page, number) for page in PAGES for number in range(len(python_blocks(page)))]
-NEED_RUNS = {"docs/how_to_read_a_report.md"}
-"""Pages whose Python reads a reader's own runs: here only their imports are tried."""
+NEED_RUNS = {"docs/how_to_read_a_report.md", "docs/search_page.md"}
+"""Pages whose Python reads a reader's own runs or indexes: here only their imports are tried."""
 
 
 def build(site: Path, *, pictures: bool) -> None:

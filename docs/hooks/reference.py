@@ -35,6 +35,7 @@ ROOMS = {
     "tournament": "runs to rankings and a report",
     "index": "a model and many samples: search, duplicates, clusters",
     "language": "what a language model knows about class names",
+    "serving": "HTTP API and web page over an index",
     "classical": "linear and kernel metric learning",
     "distributed": "several processes",
 }

@@ -21,6 +21,7 @@ from nearkin.cli.embed import embed
 from nearkin.cli.explain import explain_app
 from nearkin.cli.index import index
 from nearkin.cli.search import search
+from nearkin.cli.serve import serve
 from nearkin.cli.tournament import tournament
 from nearkin.cli.tune import tune
 from nearkin.cli.verify import verify
@@ -49,6 +50,7 @@ app.command(cls=Command)(index)
 app.command(cls=Command)(search)
 app.command(cls=Command)(duplicates)
 app.command(cls=Command)(clusters)
+app.command(cls=Command)(serve)
 app.add_typer(explain_app, name="explain")
 app.add_typer(cache_app, name="cache")
 
