@@ -85,20 +85,20 @@ class _Tracker(Observer):
     def step(self, *, epoch: int, batch: int, images: int, loss: Tensor) -> None:
         """Note the loss now and then."""
         if batch % _LOSS_EVERY == 0:
-            self.note({"batch_loss": loss.item()}, epoch * self._batches + batch)
+            self.plot({"batch_loss": loss.item()}, epoch * self._batches + batch)
 
     def epoch_end(self, row: dict[str, Any]) -> None:
         """Note the epoch's scores; those of the untrained network come before the beginning."""
         if not self._batches:
             self._untrained = row
             return
-        self.note(dict(row), row["epoch"] * self._batches)
+        self.plot(dict(row), row["epoch"] * self._batches)
 
     def open(self, step: int) -> None:
         """Begin after ``step`` batches; what was noted later than that, before a kill, is void."""
         raise NotImplementedError
 
-    def note(self, numbers: dict[str, float], step: int) -> None:
+    def plot(self, numbers: dict[str, float], step: int) -> None:
         """Keep numbers of a moment."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class TensorBoard(_Tracker):
         purge = step + 1 if step else None
         self._writer = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=purge)
 
-    def note(self, numbers: dict[str, float], step: int) -> None:
+    def plot(self, numbers: dict[str, float], step: int) -> None:
         """A point on every curve."""
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
@@ -153,7 +153,7 @@ class WeightsAndBiases(_Tracker):
             config=self.run.terms,
         )
 
-    def note(self, numbers: dict[str, float], step: int) -> None:
+    def plot(self, numbers: dict[str, float], step: int) -> None:
         """A point on every curve."""
         self._wandb.log(numbers, step=step)
 
