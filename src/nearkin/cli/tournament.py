@@ -22,7 +22,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
         typer.Argument(
             metavar="FOLDER|TABLE|RUNS|PLAN",
             help="Images to train losses on (a folder, a table, the name of a data set, a recipe), a plan, "
-            "or runs, folders of runs and tables of results to rank. By default every loss is trained on the "
+            "or runs, folders of runs and tables of results to rank. By default 18 losses are trained on the "
             "embedded data set.",
         ),
     ] = None,
