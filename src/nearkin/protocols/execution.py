@@ -61,7 +61,9 @@ def _execute(task: Task, run: Run, observer: Observer) -> None:
     if not run.writes:  # the first of several processes does the rest
         return
     observer.stage("scoring the test classes")
-    start, *opened = test.open([start_of(task), *(_embedder(one) for one in trained)], recall_at, observer)
+    start, opened = test.open_with_start(
+        start_of(task), [_embedder(one) for one in trained], recall_at, observer
+    )
     _write(task, run, trained, opened, start)
 
 
@@ -72,8 +74,10 @@ def start_of(task: Task) -> Embedder:
     return replace(task.embedder, network=task.embedder.network.headless())
 
 
-def _compared(task: Task, start: TestEmbeddings, opened: Sequence[TestEmbeddings]) -> Start:
+def _compared(task: Task, start: TestEmbeddings | None, opened: Sequence[TestEmbeddings]) -> Start | None:
     """The start's scores, and what training added to them, over classes."""
+    if start is None:
+        return None
     k = task.settings.recall_at[0]
     before, *after = (_values(one.scores, k) for one in (start, *opened))
     rows = start.scores.per_query
@@ -97,7 +101,7 @@ def _write(
     run: Run,
     trained: Sequence[NetworkResult],
     opened: Sequence[TestEmbeddings],
-    start: TestEmbeddings,
+    start: TestEmbeddings | None,
 ) -> None:
     """Write the result of every network, and that of the run last."""
     assert task.data.test is not None
@@ -127,7 +131,7 @@ def _write(
     )
 
 
-def _result(task: Task, run: Run, networks: Sequence[NetworkResult], start: Start) -> Result:
+def _result(task: Task, run: Run, networks: Sequence[NetworkResult], start: Start | None) -> Result:
     """All that a run found out. Nothing here may differ between two runs of one recipe on one machine."""
     network = _embedder(networks[0]).network
     about: dict[str, Any] = {

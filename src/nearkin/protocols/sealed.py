@@ -36,6 +36,24 @@ class SealedTest:
         self._data_set = None
         return [score_test(embedder, data_set, recall_at, observer) for embedder in embedders]
 
+    def open_with_start(
+        self,
+        start: Embedder,
+        embedders: Sequence[Embedder],
+        recall_at: Sequence[int],
+        observer: Observer | None = None,
+    ) -> tuple[TestEmbeddings | None, list[TestEmbeddings]]:
+        """The same, and the scores of what training started from: ``None`` where that cannot be scored.
+
+        An untrained network may map everything to zero; that is no reason to lose a run.
+        """
+        data_set = self._intact()
+        opened = self.open(embedders, recall_at, observer)
+        try:
+            return score_test(start, data_set, recall_at, observer), opened
+        except ValueError:
+            return None, opened
+
     def unsealed_scores(self, recall_at: Sequence[int]) -> Scorer:
         """Break the seal: a function that tells the test scores of any network, any number of times.
 
