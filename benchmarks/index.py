@@ -139,11 +139,11 @@ def birds(options: Options) -> tuple[Tensor, Tensor]:
             found = found.select(torch.linspace(0, len(found) - 1, 40).long())
         network = networks.build(
             "timm:tf_efficientnet_lite0",
-            embedding_dim=None,
+            embedding_dim=512,
             pooling="avg+max",
             weights=Path(options.shared) / "weights" / "tf_efficientnet_lite0.safetensors",
         )
-        torch.save((normalize(networks.embed(network, found)), found.labels), file)
+        torch.save((normalize(networks.embed(network, found, what="features")), found.labels), file)
     embeddings, labels = torch.load(file)
     return embeddings, labels
 
