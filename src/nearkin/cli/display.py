@@ -90,8 +90,16 @@ def verdict_lines(run: Run, start: Start) -> list[str]:
         )
     if start.verdict != "helped":
         lines.append(f"try       {_advice(run)}")
-    lines.append(f"next      nearkin evaluate {shown_path(run.path)}")
+    lines.append(f"next      {_next_command(run)}")
     return lines
+
+
+def _next_command(run: Run) -> str:
+    """Search among the images where there is a folder of them; else a closer look."""
+    root = run.terms.get("data", {}).get("root")
+    if root and Path(root).is_dir():
+        return f"nearkin index {shown_path(run.path)} {root} -o {Path(root).resolve().name}.index"
+    return f"nearkin evaluate {shown_path(run.path)}"
 
 
 def _advice(run: Run) -> str:
