@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from math import isfinite
 from typing import Any, ClassVar, TypeVar, cast
@@ -144,6 +145,10 @@ def build(
     embedding_dim: int | None = None,
     generator: torch.Generator | None = None,
     reduction: str = "mean",
+    sample: float | None = None,
+    tile: int | None = None,
+    storage: str | None = None,
+    memory_map: str | os.PathLike[str] | None = None,
     **hyperparameters: Any,
 ) -> Loss:
     """Make a loss by its name.
@@ -154,6 +159,11 @@ def build(
         embedding_dim: D, for losses with proxies; the others ignore it.
         generator: starts the proxies, or draws the randomly mined pairs; without one, seed 0.
         reduction: "mean" for a scalar, "none" for one value per sample, whose mean is the scalar.
+        sample: for losses with proxies, the share of the classes outside a batch that it is compared with,
+            above 0; all by default. See ``ProxyLoss.sample_classes`` and docs/many_classes.md.
+        tile: for losses with proxies, classes that are compared at a time; by default all, where they fit.
+        storage: for losses with proxies, in which precision these are kept: "float32", "bfloat16", "float16".
+        memory_map: for losses with proxies, a folder for a file to keep these in.
         hyperparameters: keywords of the loss, see ``describe(name)``.
 
     Raises:
@@ -178,7 +188,25 @@ def build(
     loss = registry.build(name, **hyperparameters)
     if reduction != "mean":
         loss.reduction = reduction
+    given = {"sample": sample, "tile": tile, "storage": storage, "memory_map": memory_map}
+    _arrange_proxies(loss, name, generator, {key: value for key, value in given.items() if value is not None})
     return loss
+
+
+def _arrange_proxies(loss: Any, name: str, generator: torch.Generator | None, given: dict[str, Any]) -> None:
+    """What losses with proxies can do for very many classes."""
+    if not given:
+        return
+    if not hasattr(loss, "sample_classes"):
+        key, value = next(iter(given.items()))
+        raise ValueError(f"{key}={value}: loss {name!r} has no proxies, which {key} is about")
+    if "tile" in given:
+        require_count(tile=given["tile"])
+        loss.tile = given["tile"]
+    if "storage" in given or "memory_map" in given:
+        loss.store_proxies(given.get("storage", "float32"), given.get("memory_map"))
+    if "sample" in given:
+        loss.sample_classes(given["sample"], generator)
 
 
 def require_positive(**values: float) -> None:

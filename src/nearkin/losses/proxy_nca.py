@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import torch
 from torch import Tensor
 
@@ -46,6 +48,9 @@ class ProxyNCA(ProxyLoss):
 
     search_space = space(scale=SCALE)
 
+    tiling: ClassVar[Literal["rows", "columns"] | None] = "rows"
+    own_in_sum = False
+
     def __init__(
         self,
         num_classes: int,
@@ -61,15 +66,23 @@ class ProxyNCA(ProxyLoss):
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """‖z − v‖² = 2 − 2S, whose constant cancels."""
         own = labels.unsqueeze(1)
-        if self.num_classes == 1:
+        if S.shape[1] == 1:
             return S.sum(dim=1) * 0
         near = 2 * self.scale * S
         others = torch.ones_like(S, dtype=torch.bool).scatter_(1, own, False)
         return log_sum_exp(near, others) - near.gather(1, own).squeeze(1)
 
+    def own_logits(self, own: Tensor) -> Tensor:
+        """Scaled."""
+        return 2 * self.scale * own
+
+    def other_logits(self, others: Tensor, own: Tensor) -> Tensor:
+        """Scaled."""
+        return 2 * self.scale * others
+
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """A proxy's weight is its share of the sum, the own proxy's a constant."""
-        if self.num_classes == 1:
+        if S.shape[1] == 1:
             return Measured(S.new_zeros(()), torch.zeros_like(S))
         own, slope = labels.unsqueeze(1), 2 * self.scale
         others = S * slope

@@ -67,6 +67,9 @@ class Glimpse:
     labels: Tensor
 
 
+_WATCHED_PROXIES = 1 << 16
+
+
 class Watchdogs:
     """Warnings about a training.
 
@@ -103,7 +106,7 @@ class Watchdogs:
     def begin(self, sampler: PlannedSampler, network: nn.Module) -> None:
         """Look at the plan before the first batch."""
         samples, shown = len(sampler.labels), sampler.images_per_epoch
-        if samples - shown >= sampler.batch_size:
+        if samples - shown >= sampler.batch_size and getattr(sampler, "batches", None) is None:
             self._say(
                 "sampler",
                 f"an epoch of {type(sampler).__name__} shows {shown:,} of {samples:,} samples: some "
@@ -159,7 +162,8 @@ class Watchdogs:
         pairs = len(units) * (len(units) - 1)
         measures = [similarity, found]
         if self._proxies is not None:
-            proxies = self._proxies.detach().float()
+            proxies = self._proxies.detach()
+            proxies = proxies[:: -(-len(proxies) // _WATCHED_PROXIES) or 1].float()  # some, if there are many
             before = proxies if self._last_proxies is None else self._last_proxies.to(proxies.device)
             measures += [proxies.norm(), (proxies - before).norm()]
             first_look, self._last_proxies = self._last_proxies is None, proxies.clone()
