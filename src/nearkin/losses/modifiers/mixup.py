@@ -27,7 +27,15 @@ from nearkin.losses.pair import find_pairs
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.proxy_anchor import ProxyAnchor
 from nearkin.losses.search_space import Range, space
-from nearkin.losses.similarity import at_least_float32, distance, full_precision, normalise
+from nearkin.losses.similarity import (
+    Side,
+    at_least_float32,
+    distance,
+    full_precision,
+    lengths,
+    measure_by_autograd,
+    through_similarities,
+)
 from nearkin.losses.triplet import Triplet
 from nearkin.losses.wrapping import LossFunction
 
@@ -191,17 +199,28 @@ class Mixup(Modifier):
 
     def mixed(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The loss of new mixed examples of a batch, a scalar, without its weight ω."""
-        loss = base_of(self.loss)
-        S = _gram(embeddings)
-        shares = self._draw(len(embeddings)).to(S)
-        examples = (
-            _around_proxies(loss, embeddings, S, labels, shares)
-            if isinstance(loss, ProxyLoss)
-            else _around_samples(S, labels, shares)
-        )
-        if not len(examples.anchor):
+        if not len(embeddings):
             return embeddings.sum() * 0
-        return self._mixed_value(loss, examples)
+        loss = base_of(self.loss)
+        rows, parameters = embeddings, loss.own_parameters()
+        shares = self._draw(len(rows)).to(rows)
+        if isinstance(loss, ProxyLoss):
+            classes, own = labels.long().unique(return_inverse=True)
+            rows, parameters = torch.cat([rows, loss.proxies[classes].to(rows.dtype)]), ()
+
+        def value(S: Tensor) -> Tensor:
+            examples = (
+                _around_proxies(S, labels.long(), own, shares, loss.num_classes)
+                if isinstance(loss, ProxyLoss)
+                else _around_samples(S, labels, shares)
+            )
+            return self._mixed_value(loss, examples) if len(examples.anchor) else S.sum() * 0
+
+        return through_similarities(
+            lambda S, with_weights: measure_by_autograd(value, S, parameters, with_weights),
+            Side(rows, lengths(rows)),
+            parameters=parameters,
+        )
 
     def _draw(self, size: int) -> Tensor:
         """λ ~ Beta(α, α) for every ordered pair ``(B, B)``: x / (x + y) of two gammas."""
@@ -230,12 +249,6 @@ class Mixup(Modifier):
         return f"weight={self.weight}, alpha={self.alpha}"
 
 
-def _gram(embeddings: Tensor) -> Tensor:
-    """Cosines ``(B, B)``; on the diagonal 1, or 0 for a zero vector."""
-    units = normalise(embeddings)
-    return units @ units.T
-
-
 def _around_samples(S: Tensor, labels: Tensor, shares: Tensor) -> MixedExamples:
     """Every sample as an anchor of its positives and negatives."""
     positive, negative = (mask.to(torch.bool) for mask in find_pairs(labels, dtype=S.dtype))
@@ -248,16 +261,22 @@ def _around_samples(S: Tensor, labels: Tensor, shares: Tensor) -> MixedExamples:
 
 
 def _around_proxies(
-    loss: ProxyLoss, embeddings: Tensor, S: Tensor, labels: Tensor, shares: Tensor
+    S: Tensor, labels: Tensor, own: Tensor, shares: Tensor, num_classes: int
 ) -> MixedExamples:
-    """Every class of the batch as an anchor of its own samples and all others."""
-    classes = labels.long()
-    p, n = (classes.unsqueeze(1) != classes).nonzero(as_tuple=True)
-    anchor, share = classes[p], shares[p, n]
-    to_proxies = normalise(embeddings) @ normalise(loss.proxies.to(embeddings.dtype)).T
-    S_positive, S_negative = to_proxies[p, anchor], to_proxies[n, anchor]
+    """Every class of the batch as an anchor of its own samples and all others.
+
+    Args:
+        S: of the samples and, after them, the proxies of the classes of the batch, among each other.
+        labels: of the samples, ``(B,)``.
+        own: which of these proxies is a sample's own, ``(B,)``.
+        shares: λ of every ordered pair of samples.
+        num_classes: C.
+    """
+    p, n = (labels.unsqueeze(1) != labels).nonzero(as_tuple=True)
+    proxy, share = len(labels) + own[p], shares[p, n]
+    S_positive, S_negative = S[p, proxy], S[n, proxy]
     mixed = (share * S_positive + (1 - share) * S_negative) * _inverse_lengths(S, p, n, share)
-    return MixedExamples(anchor, share, mixed, S_positive, S_negative, loss.num_classes, labels)
+    return MixedExamples(labels[p], share, mixed, S_positive, S_negative, num_classes, labels)
 
 
 def _inverse_lengths(S: Tensor, p: Tensor, n: Tensor, share: Tensor) -> Tensor:
