@@ -16,6 +16,7 @@ from nearkin.losses.modifiers import Distil
 from nearkin.networks import Network
 from nearkin.networks.base import WithFeatures
 from nearkin.recipe import Recipe
+from nearkin.training import Result, Run
 from nearkin.training.averaging import WeightAverage
 
 SMALL_S2SD = {"sizes": [24, 32], "weight": 5.0, "feature_weight": 5.0, "feature_after": 3}
@@ -230,3 +231,17 @@ def test_sizes_above_the_network_s_are_said_before_anything_runs(small_recipe):
     values = changed(small_recipe, loss={"name": "contrastive", "matryoshka": {"sizes": [32, 16]}})
     with pytest.raises(ValueError, match=r"sizes=\[32, 16\]: 32 is more than network\.embedding_dim=16"):
         Recipe.parse(values).build()
+
+
+def test_every_size_of_a_matryoshka_is_tested_and_embedded_by_itself(small_recipe, tmp_path):
+    values = changed(small_recipe, loss={"name": "proxy_anchor", "matryoshka": {"sizes": [16, 4]}})
+    run = new_run(tmp_path / "run", values)
+    result = execute(run).result
+    assert list(result.test_by_size) == [16, 4]
+    assert result.test_by_size[16] == result.test
+    opened = result.opened
+    small = nearkin.load(run.path).embed(opened.queries, dim=4)
+    scores = nearkin.evaluation.retrieval_scores(small, opened.queries.labels)
+    assert result.test_by_size[4].recall_at[1] == pytest.approx(scores.recall_at[1], abs=0.01)
+    assert Result.from_dict(result.to_dict()).test_by_size == result.test_by_size
+    assert Run.existing(run.path).result.test_by_size == result.test_by_size

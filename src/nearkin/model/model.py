@@ -86,6 +86,7 @@ class Model:
         batch_size: int | None = None,
         progress: Progress | bool | None = None,
         skip_bad: bool = False,
+        dim: int | None = None,
     ) -> Tensor:
         """Unit embeddings ``(N, D)``, float32 on the CPU, in the order of the inputs.
 
@@ -96,12 +97,17 @@ class Model:
             progress: Called with the samples done and the number of all.
             skip_bad: Leave files out that cannot be read, and list them in :attr:`skipped`, instead of
                 stopping.
+            dim: How many of the first dimensions to keep, at length 1 again: for models that were trained
+                with ``[loss.matryoshka]``, whose beginnings are embeddings by themselves. Several networks
+                give equal parts of it.
 
         Raises:
-            ValueError: An input cannot be read (the message names it), or is of an unknown kind.
+            ValueError: An input cannot be read (the message names it), or is of an unknown kind; or ``dim``
+                is more than the model has.
         """
+        self._check_dim(dim)
         if isinstance(inputs, DataLoader):
-            return self._embed_batches(inputs)
+            return self._embed_batches(inputs, dim)
         first = self.embedders[0]
         expected = first.network.preprocessing
         channels = None if expected is None else expected.channels
@@ -111,7 +117,7 @@ class Model:
         unlabelled = SampleSet(samples, [0] * len(samples))
         told = progress if callable(progress) else None
         return self._together(
-            [_sized(one, batch_size).embed(unlabelled, progress=told) for one in self.embedders]
+            [_sized(one, batch_size).embed(unlabelled, progress=told) for one in self.embedders], dim
         )
 
     def similarity(self, a: Any, b: Any) -> Tensor:
@@ -147,7 +153,7 @@ class Model:
         return f"Model({names}, embedding_dim={self.embedding_dim})"
 
     @torch.inference_mode()
-    def _embed_batches(self, batches: Iterable[Any]) -> Tensor:
+    def _embed_batches(self, batches: Iterable[Any], dim: int | None = None) -> Tensor:
         rows: list[list[Tensor]] = [[] for _ in self.embedders]
         for batch in batches:
             inputs = batch[0] if isinstance(batch, tuple | list) else batch
@@ -156,11 +162,21 @@ class Model:
                 own.append(network(move(inputs, device_of(network))).float().cpu())
         if not rows[0]:
             raise ValueError("nothing to embed: the DataLoader has no batch")
-        return self._together([torch.cat(own) for own in rows])
+        return self._together([torch.cat(own) for own in rows], dim)
 
-    def _together(self, parts: Sequence[Tensor]) -> Tensor:
-        """Each network's embeddings at length 1, side by side, at length 1."""
-        units = [normalize(part.clone(), dim=1) for part in parts]
+    def _check_dim(self, dim: int | None) -> None:
+        if dim is None:
+            return
+        smallest = min(one.network.embedding_dim for one in self.embedders)
+        networks = len(self.embedders)
+        if dim < 1 or dim % networks or dim // networks > smallest:
+            parts = "" if networks == 1 else f", a multiple of its {networks} networks"
+            raise ValueError(f"dim={dim} must lie between 1 and {networks * smallest}{parts}")
+
+    def _together(self, parts: Sequence[Tensor], dim: int | None = None) -> Tensor:
+        """The beginnings of each network's embeddings at length 1, side by side, at length 1."""
+        kept = None if dim is None else dim // len(self.embedders)
+        units = [normalize(part[:, :kept].clone(), dim=1) for part in parts]
         return units[0] if len(units) == 1 else normalize(torch.cat(units, dim=1), dim=1)
 
     def _readable(self, files: ImageFiles) -> ImageFiles:

@@ -137,6 +137,9 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
         pca_head=recipe.network.pca_head,
         views=recipe.data.views,
         recall_at=recipe.evaluation.recall_at,
+        sizes=next(
+            (tuple(one.keywords["sizes"]) for one in recipe.loss.modifiers if one.name == "matryoshka"), ()
+        ),
     )
 
 

@@ -128,6 +128,7 @@ class NetworkResult:
         data: What it learnt from, was selected on and was tested on.
         validation: Scores of that epoch on the validation classes, if there were any.
         test: Scores on the test classes, once they have been opened.
+        test_by_size: The same of the first dimensions alone, by their number, where a Matryoshka trained them.
         warnings: What the watchdogs said, a line each.
         run: Its directory below the run's: ``.``, or ``fold-00``.
         embedder: The network itself, where it is still in memory.
@@ -138,13 +139,14 @@ class NetworkResult:
     data: DataSummary
     validation: RetrievalScores | None = None
     test: RetrievalScores | None = None
+    test_by_size: dict[int, RetrievalScores] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     run: str = "."
     embedder: Embedder | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
+        plain: dict[str, Any] = {
             "run": self.run,
             "selection": {"rule": self.rule, "epoch": self.epoch},
             "validation": None if self.validation is None else self.validation.to_dict(),
@@ -152,6 +154,9 @@ class NetworkResult:
             "warnings": list(self.warnings),
             "data": self.data.to_dict(),
         }
+        if self.test_by_size:
+            plain["test_by_size"] = {str(size): one.to_dict() for size, one in self.test_by_size.items()}
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> NetworkResult:
@@ -162,6 +167,9 @@ class NetworkResult:
             data=DataSummary.from_dict(values["data"]),
             validation=_scores(values.get("validation")),
             test=_scores(values.get("test")),
+            test_by_size={
+                int(size): _required_scores(scores) for size, scores in values.get("test_by_size", {}).items()
+            },
             warnings=tuple(values.get("warnings", ())),
             run=values.get("run", "."),
         )
@@ -296,6 +304,15 @@ class Result:
         if len(self.networks) == 1:
             return self.networks[0].warnings
         return tuple(f"{one.run}: {text}" for one in self.networks for text in one.warnings)
+
+    @property
+    def test_by_size(self) -> dict[int, RetrievalScores]:
+        """Test scores of the first dimensions alone, by their number; means where there are several networks.
+
+        Empty but for networks that a Matryoshka trained.
+        """
+        sizes = self.networks[0].test_by_size if self.networks else {}
+        return {size: mean_scores([one.test_by_size[size] for one in self.networks]) for size in sizes}
 
     @property
     def data(self) -> DataSummary | None:

@@ -25,6 +25,7 @@ class TrainingSettings:
         pca_head: Let the head start as the principal components of the training samples' features.
         views: How often a sample appears in its batch, each time transformed anew.
         recall_at: The values of k; the first one selects the epoch.
+        sizes: Beginnings of the embeddings that are tested by themselves as well, where they were trained so.
     """
 
     epochs: int = 12
@@ -39,6 +40,7 @@ class TrainingSettings:
     pca_head: bool = False
     views: int = 1
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
+    sizes: tuple[int, ...] = ()
 
     @property
     def last_epoch(self) -> int:
