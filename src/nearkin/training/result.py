@@ -128,10 +128,10 @@ class NetworkResult:
         data: What it learnt from, was selected on and was tested on.
         validation: Scores of that epoch on the validation classes, if there were any.
         test: Scores on the test classes, once they have been opened.
-        test_by_size: The same of the first dimensions alone, by their number, where a Matryoshka trained them.
         warnings: What the watchdogs said, a line each.
         run: Its directory below the run's: ``.``, or ``fold-00``.
         embedder: The network itself, where it is still in memory.
+        test_by_size: Test scores of the first dimensions alone, by their number, after a Matryoshka.
     """
 
     rule: str
@@ -139,10 +139,10 @@ class NetworkResult:
     data: DataSummary
     validation: RetrievalScores | None = None
     test: RetrievalScores | None = None
-    test_by_size: dict[int, RetrievalScores] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     run: str = "."
     embedder: Embedder | None = field(default=None, repr=False, compare=False)
+    test_by_size: dict[int, RetrievalScores] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
