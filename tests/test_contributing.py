@@ -173,7 +173,7 @@ class OwnTracker(Observer):
 SHORT = {
     "data": {"name": "own_data", "classes": 20, "transform": {"name": "own_transform", "scale": 128.0}},
     "network": {"name": "own_network", "width": 4, "embedding_dim": 3},
-    "loss": {"name": "own_loss", "margin": 0.2, "mining": "own_miner", "own_modifier": {"weight": 0.2}},
+    "loss": {"name": "own_loss", "margin": 0.2, "mining": "own_miner", "own_modifier": {"weight": 1e-6}},
     "sampler": {"name": "own_sampler", "batch_size": 8, "images_per_class": 2},
     "optimizer": {"name": "own_optimizer", "momentum": 0.8, "lr": 0.01},
     "schedule": {"name": "own_schedule", "floor": 0.2},

@@ -226,7 +226,8 @@ class Mixup(Modifier):
         """λ ~ Beta(α, α) for every ordered pair ``(B, B)``: x / (x + y) of two gammas."""
         alphas = torch.full((2, size, size), self.alpha, dtype=torch.float64)
         first, second = torch._standard_gamma(alphas, generator=self.generator)
-        return first / (first + second)
+        shares: Tensor = first / (first + second)
+        return shares
 
     def takes(self, keyword: str) -> bool:
         """What the inner loss takes."""
