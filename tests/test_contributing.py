@@ -93,7 +93,7 @@ def own_data(root=None, *, classes: int = 24) -> DataSet:
 @networks.register("own_network")
 def own_network(*, size: int = 8, width: int = 6) -> Backbone:
     USED.append("network")
-    module = nn.Sequential(nn.Flatten(), nn.Linear(size * size, width), nn.ReLU())
+    module = nn.Sequential(nn.Flatten(), nn.Linear(size * size, width), nn.LeakyReLU())
     return Backbone(module, width, Preprocessing(size=size, mean=(0.5,), std=(0.25,)))
 
 
