@@ -14,6 +14,7 @@ import nearkin
 from nearkin import data, losses, mining, networks, sampling
 from nearkin import registry as registry_module
 from nearkin.data.transform_registry import registry as transforms
+from nearkin.losses import modifiers
 from nearkin.losses.base import registry as loss_registry
 from nearkin.mining.base import _registry as miners
 from nearkin.protocols import registry as protocols
@@ -23,6 +24,7 @@ from nearkin.training import optimizers, schedules, trackers
 SOURCE = Path(nearkin.__file__).parent
 REGISTRIES = [
     loss_registry,
+    modifiers.registry,
     data.registry,
     networks.registry,
     sampling.registry,
@@ -55,6 +57,20 @@ class Own(losses.Triplet):
         return super().forward(embeddings, labels, **keywords)
 
 
+@losses.modifiers.register("own_modifier")
+class OwnModifier(losses.modifiers.Modifier):
+    """A loss and the lengths of the features, which the training hands over because forward names them."""
+
+    def __init__(self, loss, num_features, *, weight: float = 0.1):
+        super().__init__(loss)
+        self.num_features, self.weight = num_features, weight
+
+    def forward(self, embeddings, labels, *, features, **keywords):
+        assert features.shape == (len(embeddings), self.num_features)
+        USED.append("modifier")
+        return self.inner(embeddings, labels, keywords) + self.weight * features.square().mean()
+
+
 def plain_loss(embeddings, labels, scale: float = 1.0):
     USED.append("loss")
     return scale * embeddings.square().mean()
@@ -77,7 +93,7 @@ def own_data(root=None, *, classes: int = 24) -> DataSet:
 @networks.register("own_network")
 def own_network(*, size: int = 8, width: int = 6) -> Backbone:
     USED.append("network")
-    module = nn.Sequential(nn.Flatten(), nn.Linear(size * size, width), nn.ReLU())
+    module = nn.Sequential(nn.Flatten(), nn.Linear(size * size, width), nn.LeakyReLU())
     return Backbone(module, width, Preprocessing(size=size, mean=(0.5,), std=(0.25,)))
 
 
@@ -156,7 +172,7 @@ class OwnTracker(Observer):
 SHORT = {
     "data": {"name": "own_data", "classes": 20, "transform": {"name": "own_transform", "scale": 128.0}},
     "network": {"name": "own_network", "width": 4, "embedding_dim": 3},
-    "loss": {"name": "own_loss", "margin": 0.2, "mining": "own_miner"},
+    "loss": {"name": "own_loss", "margin": 0.2, "mining": "own_miner", "own_modifier": {"weight": 1e-6}},
     "sampler": {"name": "own_sampler", "batch_size": 8, "images_per_class": 2},
     "optimizer": {"name": "own_optimizer", "momentum": 0.8, "lr": 0.01},
     "schedule": {"name": "own_schedule", "floor": 0.2},
@@ -179,6 +195,7 @@ LONG = {
 }
 KINDS = {
     "loss",
+    "modifier",
     "data",
     "network",
     "sampler",
@@ -223,10 +240,10 @@ def test_by_imports_every_kind_is_used_under_its_name(plug_in, tmp_path):
 
 
 def test_by_module_and_object_nothing_has_to_be_registered(plug_in, tmp_path):
-    assert trained(LONG, tmp_path / "run") == KINDS - {"loss"}
+    assert trained(LONG, tmp_path / "run") == KINDS - {"loss", "modifier"}
     function = LONG | {"loss": {"name": "contributed:plain_loss", "scale": 2.0}}
     sys.modules["contributed"].USED.clear()
-    assert trained(function, tmp_path / "function") == KINDS - {"miner"}
+    assert trained(function, tmp_path / "function") == KINDS - {"miner", "modifier"}
 
 
 def test_by_an_entry_point_nothing_has_to_be_imported(plug_in, tmp_path):

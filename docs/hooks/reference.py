@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from nearkin.recipe.choices import Choice
 from nearkin.recipe.recipe import Recipe
-from nearkin.recipe.sections import SECTIONS, LanguageRecipe, MemoryRecipe, TrackerRecipe, TransformRecipe
+from nearkin.recipe.sections import SECTIONS, ModifierRecipe, TrackerRecipe, TransformRecipe
 
 SOURCE = Path(__file__).parents[2] / "src" / "nearkin"
 ROOMS = {
@@ -109,8 +109,7 @@ def recipe_reference() -> str:
     for name, model in SECTIONS.items():
         parts += [f"## `[{name}]`", _summary(model), _table(model)]
         if name == "loss":
-            for below, table in (("memory", MemoryRecipe), ("language", LanguageRecipe)):
-                parts += [f"### `[loss.{below}]`", _summary(table), _table(table)]
+            parts += ["### `[loss.MODIFIER]`", _summary(ModifierRecipe), _offered("modifier", ModifierRecipe)]
         if issubclass(model, Choice):
             parts += [_offered(name, model)]
         if name == "data":

@@ -228,4 +228,44 @@ def test_a_folder_that_the_recipe_names_is_the_data_and_nothing_else():
 def test_packaged_plans_are_whole(name):
     plan = Plan.find(name)
     assert plan.description
-    assert len(plan.runs()) == {"tournament": len(losses.names()), "thesis": 360, "cub_cached": 60}[name]
+    counts = {"tournament": len(losses.names()), "thesis": 360, "cub_cached": 60, "modifiers": 60}
+    assert len(plan.runs()) == counts[name]
+
+
+def test_modifiers_are_another_list():
+    plan = Plan.parse(
+        {
+            "losses": ["proxy_anchor", "triplet"],
+            "modifiers": [
+                "none",
+                "mixup",
+                {"matryoshka": {"sizes": [64, 8]}},
+                {"mixup": {"weight": 0.1}, "distil": {"sigma": 2.0}, "label": "both"},
+            ],
+            "exclude": [{"loss": "triplet", "modifier": "both"}],
+        }
+    )
+    runs = {run.name: run for run in plan.runs()}
+    assert list(runs) == [
+        "glyphs-convnet-proxy_anchor-64-seed0",
+        "glyphs-convnet-proxy_anchor+mixup-64-seed0",
+        "glyphs-convnet-proxy_anchor+matryoshka-64-seed0",
+        "glyphs-convnet-proxy_anchor+both-64-seed0",
+        "glyphs-convnet-triplet-64-seed0",
+        "glyphs-convnet-triplet+mixup-64-seed0",
+        "glyphs-convnet-triplet+matryoshka-64-seed0",
+    ]
+    both = runs["glyphs-convnet-proxy_anchor+both-64-seed0"].recipe.complete()["loss"]
+    assert (both["mixup"], both["distil"]["sigma"]) == ({"weight": 0.1, "alpha": 2.0}, 2.0)
+    assert runs["glyphs-convnet-triplet-64-seed0"].recipe.loss.modifiers == ()
+
+
+def test_modifiers_that_cannot_be_are_said():
+    with pytest.raises(PlanError, match="give one of them a label"):
+        Plan.parse({"modifiers": [{"mixup": {"weight": 0.1}}, {"mixup": {"weight": 0.2}}]})
+    with pytest.raises(PlanError, match="did you mean mixup"):
+        Plan.parse({"modifiers": ["mixupp"]})
+    with pytest.raises(PlanError, match="both recipe and modifiers say which modifier"):
+        Plan.parse({"modifiers": ["none", "mixup"], "recipe": {"loss": {"mixup": {}}}})
+    with pytest.raises(PlanError, match="ArcFace cannot take mixup"):
+        Plan.parse({"losses": ["arcface"], "modifiers": ["mixup"]})

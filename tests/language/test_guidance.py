@@ -142,7 +142,7 @@ def test_a_recipe_with_language_is_written_and_read(tmp_path):
     assert "[loss.language]" in recipe.to_toml()
     assert Recipe.read(tmp_path / "recipe.toml") == recipe
     changed = Recipe.read(tmp_path / "recipe.toml", ["loss.language.weight=5.5"])
-    assert changed.loss.language.weight == 5.5
+    assert changed.loss.modifiers[0].keywords["weight"] == 5.5
     assert "[loss.language]" not in Recipe.parse({}).to_toml()
 
 

@@ -340,3 +340,20 @@ def test_what_can_change_embeddings_changes_the_fingerprint(change):
 def test_a_model_prints_what_it_is():
     assert repr(image_model()) == "Model(convnet, embedding_dim=8)"
     assert repr(own_model(nn.Linear(6, 3), 3)) == "Model(Linear, embedding_dim=3)"
+
+
+def test_the_first_dimensions_alone_are_unit_embeddings():
+    model, images = image_model(), pictures()
+    whole, small = model.embed(images), model.embed(images, dim=3)
+    torch.testing.assert_close(small, normalize(whole[:, :3]))
+    torch.testing.assert_close(model.embed(images, dim=8), whole)
+    batches = DataLoader(TensorDataset(torch.rand(5, 3, SIZE, SIZE)), batch_size=2)
+    torch.testing.assert_close(model.embed(batches, dim=3), normalize(model.embed(batches)[:, :3]))
+    two = Model([*image_model(0).embedders, *image_model(1).embedders])
+    parts = [image_model(seed).embed(images, dim=3) for seed in (0, 1)]
+    torch.testing.assert_close(two.embed(images, dim=6), normalize(torch.cat(parts, dim=1)))
+    for wrong in (0, -1, 9):
+        with pytest.raises(ValueError, match=rf"dim={wrong} must lie between 1 and 8"):
+            model.embed(images, dim=wrong)
+    with pytest.raises(ValueError, match="a multiple of its 2 networks"):
+        two.embed(images, dim=5)

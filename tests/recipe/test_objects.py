@@ -28,9 +28,7 @@ from nearkin.recipe.object_names import importable_name, named_instance
 from nearkin.recipe.objects import from_argument, recipe_of
 from nearkin.recipe.sections import (
     SECTIONS,
-    LanguageRecipe,
     LossRecipe,
-    MemoryRecipe,
     ProtocolRecipe,
     TrackerRecipe,
     TransformRecipe,
@@ -189,8 +187,6 @@ def numbers() -> list[tuple[str, Any]]:
     """Every number of a recipe with its field: (dotted key, field)."""
     tables: dict[str, type[BaseModel]] = {
         **SECTIONS,
-        "loss.memory": MemoryRecipe,
-        "loss.language": LanguageRecipe,
         "": Recipe,
     }
     found = []
@@ -207,8 +203,6 @@ def numbers() -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -(10**30), 10**30, 1e308])
 def test_every_number_has_a_finite_range_that_its_error_names(key, value):
     values: dict[str, Any] = {"loss": {"name": "contrastive"}}
-    if key.startswith("loss.memory"):
-        values["loss"]["memory"] = {"size": 10}
     *path, last = key.split(".")
     table = values
     for part in path:
@@ -221,8 +215,29 @@ def test_every_number_has_a_finite_range_that_its_error_names(key, value):
     assert any(word in str(caught.value) for word in ("than", "finite", "integer", "number", "at most"))
 
 
+MODIFIER_NUMBERS = {
+    "memory": ("size", "warmup_steps", "weight"),
+    "language": ("weight", "shift", "names_per_class"),
+    "mixup": ("weight", "alpha"),
+    "distil": ("weight", "sigma", "margin", "decay"),
+    "s2sd": ("weight", "temperature", "feature_weight", "feature_after"),
+}
+
+
+@pytest.mark.parametrize(
+    ("modifier", "key"), [(one, key) for one, keys in MODIFIER_NUMBERS.items() for key in keys]
+)
+@pytest.mark.parametrize("value", [math.inf, math.nan, -(10**30), -1, 10**30, 1e308])
+def test_every_number_of_a_modifier_has_a_range_that_its_error_names(modifier, key, value):
+    table: dict[str, Any] = {"size": 10} if modifier == "memory" else {}
+    with pytest.raises(RecipeError, match=rf"loss\.{modifier}\] .*{key}") as caught:
+        Recipe.parse({"loss": {"name": "contrastive", modifier: {**table, key: value}}})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
 def test_there_are_numbers_to_check():
-    assert {"seed", "optimizer.lr", "training.epochs", "loss.memory.size", "data.views"} <= {
+    assert {"seed", "optimizer.lr", "training.epochs", "loss.lr", "data.views"} <= {
         key for key, _ in numbers()
     }
 

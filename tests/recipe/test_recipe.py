@@ -83,5 +83,7 @@ def test_an_unreadable_file_is_named(text, message, tmp_path):
 def test_a_loss_without_references_takes_no_memory():
     with pytest.raises(RecipeError, match="cannot use a memory"):
         Recipe.parse({"loss": {"name": "proxy_anchor", "memory": {"size": 10}}})
-    with pytest.raises(RecipeError, match=r"unknown key loss\.memory\.sizes: did you mean size\?"):
+    with pytest.raises(
+        RecipeError, match=r"\[loss\.memory\] modifier 'memory' has no keyword 'sizes': did you mean size\?"
+    ):
         Recipe.parse({"loss": {"name": "contrastive", "memory": {"sizes": 10, "size": 10}}})

@@ -52,5 +52,5 @@ def test_complete_settings_do_not_depend_on_whether_a_default_was_said():
 
 def test_an_empty_table_that_means_something_is_kept():
     recipe = Recipe.parse({"loss": {"name": "contrastive", "language": {}}})
-    assert recipe.loss.language is not None
-    assert Recipe.parse(tomllib.loads(recipe.to_toml())).loss.language is not None
+    assert [one.name for one in recipe.loss.modifiers] == ["language"]
+    assert Recipe.parse(tomllib.loads(recipe.to_toml())).loss.modifiers == recipe.loss.modifiers

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nearkin.recipe import Recipe
 from nearkin.recipe.sections import SECTIONS
 from nearkin.tournament.grouping import group_outcomes
-from nearkin.tournament.outcomes import Outcome, experiment_of, read_outcomes
+from nearkin.tournament.outcomes import Outcome, contender_label, experiment_of, read_outcomes
 from nearkin.tournament.ranking import rank_outcomes
 from nearkin.tournament.terms import SeenData, Terms, factor_of, flat, relation
 from nearkin.training.run import NEUTRAL_KEYS
@@ -24,6 +24,7 @@ RECIPES = [
     {},
     {"loss": {"name": "triplet"}},
     {"loss": {"name": "contrastive", "memory": {"size": 64}}, "protocol": {"name": "cross_validation"}},
+    {"loss": {"name": "proxy_anchor", "mixup": {}, "distil": {}, "matryoshka": {"sizes": [64, 8]}}},
     {"loss": {"name": "soft_triple"}, "schedule": {"name": "step"}, "optimizer": {"name": "sgd"}},
     {
         "data": {"name": "folder", "root": "photos", "transform": "resized_crop"},
@@ -253,3 +254,34 @@ def test_two_objects_of_one_name_are_not_one_contender():
     (board,) = group_outcomes([first, outcome(terms, 0), outcome(terms, 1)])
     assert [len(row) for row in board.rows.values()] == [2]
     assert any("taken on trust" in note for note in board.notes)
+
+
+def test_runs_that_differ_in_a_modifier_are_never_averaged():
+    bare = {"name": "proxy_anchor"}
+    variants = [
+        bare,
+        bare | {"mixup": {}},
+        bare | {"mixup": {"weight": 0.1}},
+        bare | {"distil": {}},
+        bare | {"mixup": {}, "distil": {}},
+        bare | {"matryoshka": {"sizes": [64, 8]}},
+        bare | {"matryoshka": {"sizes": [64, 16]}},
+    ]
+    complete = [Recipe.parse({"loss": loss}).complete() for loss in variants]
+    outcomes = [outcome(terms, seed) for terms in complete for seed in (0, 1)]
+    assert rows_of(*outcomes) == [2] * len(variants)
+    for number, one in enumerate(complete):
+        for other in complete[:number]:
+            assert relation(Terms(one), Terms(other)) == "contenders"
+
+
+def test_an_empty_table_of_a_modifier_without_keywords_counts():
+    plain = Recipe.parse({}).complete()
+    with_own = changed(plain, "loss.own_modifier", {})
+    assert relation(Terms(plain), Terms(with_own)) == "contenders"
+
+
+def test_a_run_is_called_by_its_loss_and_modifiers():
+    labels = {"name": "run", "loss": "proxy_anchor", "modifier": "mixup"}
+    assert contender_label(labels) == "proxy_anchor + mixup"
+    assert contender_label(labels | {"modifier": "none", "extra": "long"}) == "proxy_anchor long"

@@ -123,3 +123,13 @@ def test_a_plan_is_written_once_and_another_is_refused(tmp_path):
     assert SearchPlan.read(file) == plan
     with pytest.raises(RunError, match="another search .*sampler is 'random' there, 'tpe' here"):
         plan_search(Recipe.parse({}), ["optimizer.lr=1e-4:1e-2:log", "network.pooling=avg,max"]).write(file)
+
+
+def test_modifiers_say_where_to_look_as_well():
+    recipe = Recipe.parse({"loss": {"name": "triplet", "mixup": {}, "matryoshka": {"sizes": [64]}}})
+    plan = plan_search(recipe)
+    assert list(plan.space) == ["loss.margin", "loss.mixup.weight"]
+    values = {"loss.margin": 0.3, "loss.mixup.weight": 0.1}
+    (modifier,) = [one for one in plan.trial_recipe(values).loss.modifiers if one.name == "mixup"]
+    assert modifier.keywords == {"weight": 0.1}
+    assert plan.own_values() == {"loss.margin": 0.1, "loss.mixup.weight": 0.4}

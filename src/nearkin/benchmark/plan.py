@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from nearkin import losses
+from nearkin.losses.modifiers import registry as modifiers
 from nearkin.recipe import Recipe, RecipeError, override, read_toml
 from nearkin.recipe.choices import PYTHON, Section
 from nearkin.recipe.errors import first_mistake
@@ -38,9 +39,11 @@ AXES = {
     "network": "networks",
     "embedding_dim": "embedding_dims",
     "loss": "losses",
+    "modifier": "modifiers",
     "protocol": "protocols",
     "seed": "seeds",
 }
+NO_MODIFIER = "none"
 _UNNAMED_PROTOCOL = "fixed_validation"  # left out of a run's name, to keep the usual name short
 
 
@@ -72,6 +75,8 @@ class Entry(Section):
             own_table: dict[str, Any] = {"seed": self.name, **own}
         elif axis == "embedding_dim":
             own_table = {"network": {"embedding_dim": self.name, **own}}
+        elif axis == "modifier":
+            own_table = {"loss": own}
         else:
             own_table = {axis: {"name": self.name, **own}}
         return merged(own_table, self.recipe)
@@ -97,12 +102,23 @@ def _entries(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
+def _modifier(value: Any) -> Any:
+    """``none``, the name of a modifier, or a table of tables by their names, as ``[loss]`` has them."""
+    if isinstance(value, str):
+        return {"name": value} | ({} if value == NO_MODIFIER else {value: {}})
+    if not isinstance(value, Mapping) or "name" in value:
+        return value
+    tables = [key for key in value if key not in Entry.model_fields]
+    return {"name": "+".join(tables) or NO_MODIFIER, **value}
+
+
 def _losses(value: Any) -> Any:
     return losses.names() if value == "all" else value
 
 
 _Entry = Annotated[Entry, BeforeValidator(_entry)]
 _Entries = Annotated[tuple[_Entry, ...], BeforeValidator(_entries)]
+_Modifiers = Annotated[tuple[Annotated[Entry, BeforeValidator(_modifier)], ...], BeforeValidator(_entries)]
 _Name = str | int
 _Names = Annotated[tuple[_Name, ...], BeforeValidator(_entries)]
 
@@ -114,6 +130,7 @@ class Match(Section):
     network: _Names = ()
     embedding_dim: _Names = ()
     loss: _Names = ()
+    modifier: _Names = ()
     protocol: _Names = ()
     seed: _Names = ()
 
@@ -156,6 +173,7 @@ class Inclusion(Section):
     network: _Entries = ()
     embedding_dim: _Entries = ()
     loss: _Entries = ()
+    modifier: _Modifiers = ()
     protocol: _Entries = ()
     seed: _Entries = ()
     label: str = ""
@@ -170,7 +188,7 @@ class PlannedRun:
         name: The name of its directory: readable, and another one for every other recipe of the plan.
         recipe: All about it.
         labels: What it is called on each axis: ``data``, ``network``, ``embedding_dim``, ``loss``,
-            ``protocol``, ``seed`` and, for labelled inclusions, ``extra``.
+            ``modifier``, ``protocol``, ``seed`` and, for labelled inclusions, ``extra``.
     """
 
     name: str
@@ -233,6 +251,8 @@ class Plan(Section):
         networks: See above.
         embedding_dims: Numbers.
         losses: Names or tables, or ``"all"`` for every loss of the library.
+        modifiers: What goes around each loss: ``"none"``, a modifier's name, or a table of one or several
+            with their keywords, such as ``{matryoshka = {sizes = [64, 32]}}``.
         protocols: See above.
         seeds: Numbers.
         include: Extra combinations.
@@ -256,6 +276,7 @@ class Plan(Section):
     networks: _Entries = ()
     embedding_dims: _Entries = ()
     losses: Annotated[_Entries, BeforeValidator(_losses)] = ()
+    modifiers: _Modifiers = ()
     protocols: _Entries = ()
     seeds: _Entries = ()
     include: tuple[Inclusion, ...] = ()
@@ -350,6 +371,9 @@ class Plan(Section):
         """What ``recipe`` names on an axis."""
         if axis == "seed":
             return self.recipe.get("seed")
+        if axis == "modifier":
+            loss = self.recipe.get("loss")
+            return "+".join(key for key in loss if key in modifiers) if isinstance(loss, Mapping) else None
         table, key = ("network", "embedding_dim") if axis == "embedding_dim" else (axis, "name")
         section = self.recipe.get(table)
         if isinstance(section, str):
@@ -362,6 +386,8 @@ class Plan(Section):
         root = table.get("root") if isinstance(table, Mapping) else None
         if axis == "data" and isinstance(root, str):
             return Path(root).name or root
+        if axis == "modifier":
+            return NO_MODIFIER
         whole = Recipe.parse({}).resolved()
         if axis == "seed":
             return whole.seed
@@ -371,7 +397,7 @@ class Plan(Section):
 
     def _refuse_names_twice(self) -> None:
         for axis, plural in AXES.items():
-            if getattr(self, plural) and self._common(axis) is not None:
+            if getattr(self, plural) and self._common(axis) not in (None, ""):
                 raise PlanError(f"both recipe and {plural} say which {axis}: leave one of them out")
 
     def _refuse_matches_of_nothing(self) -> None:
@@ -436,7 +462,10 @@ def _name(labels: Mapping[str, str]) -> str:
 
     A label has no hyphen, so that two runs with different labels never have one name.
     """
-    parts = [labels[axis] for axis in ("data", "network", "loss", "embedding_dim")]
+    loss = labels["loss"]
+    if labels["modifier"] != NO_MODIFIER:
+        loss = f"{loss}+{labels['modifier']}"
+    parts = [labels["data"], labels["network"], loss, labels["embedding_dim"]]
     if labels["protocol"] != _UNNAMED_PROTOCOL:
         parts.append(labels["protocol"])
     if "extra" in labels:

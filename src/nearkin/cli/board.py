@@ -14,7 +14,7 @@ from nearkin.benchmark.progress import Board, RunProgress
 from nearkin.benchmark.watching import first_recall
 from nearkin.display.console import console, shown_path
 from nearkin.tournament.grouping import group_outcomes
-from nearkin.tournament.outcomes import Outcome, outcome_from
+from nearkin.tournament.outcomes import Outcome, contender_label, outcome_from
 
 _SHOWN_FAILURES = 5
 _EXPERIMENT = ("data", "network", "embedding_dim", "protocol")
@@ -76,8 +76,7 @@ def _leaderboard(done: list[RunProgress]) -> Table:
 
 def _outcome(progress: RunProgress) -> Outcome:
     assert progress.result is not None
-    labels = progress.planned.labels
-    label = " ".join(labels[axis] for axis in ("loss", "extra") if axis in labels)
+    label = contender_label(progress.planned.labels)
     return outcome_from(progress.result, progress.result.recipe, source=progress.planned.name, label=label)
 
 

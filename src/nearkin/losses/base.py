@@ -109,6 +109,10 @@ class Loss(nn.Module):
         """Whether ``forward`` has this keyword, such as ``references`` or ``ids``."""
         return keyword in inspect.signature(self.forward).parameters
 
+    def asks(self, keyword: str) -> bool:
+        """Whether a training that has this keyword at hand should pass it: ``ids`` or ``features``."""
+        return self.takes(keyword)
+
     def own_parameters(self) -> tuple[Tensor, ...]:
         """``tuple(self.parameters())``, without a walk where there are no modules inside."""
         if self._modules:

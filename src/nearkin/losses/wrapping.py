@@ -120,6 +120,10 @@ class WrappedLoss(Loss):
         """Whether the wrapped loss has this keyword."""
         return takes_keyword(self.loss, keyword)
 
+    def asks(self, keyword: str) -> bool:
+        """Whether it names this keyword; one that takes any keyword asks for none."""
+        return takes_keyword(self.loss, keyword) and not takes_keyword(self.loss, "")
+
     @property
     def name(self) -> str:
         """Where the wrapped loss comes from, such as ``my_losses:circle``."""

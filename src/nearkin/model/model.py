@@ -118,6 +118,7 @@ class Model:
         batch_size: int | None = None,
         progress: Progress | bool | None = None,
         skip_bad: bool = False,
+        dim: int | None = None,
     ) -> Tensor:
         """Unit embeddings ``(N, D)``, float32 on the CPU, in the order of the inputs.
 
@@ -128,18 +129,23 @@ class Model:
             progress: Called with the samples done and the number of all; ``True`` shows it.
             skip_bad: Leave files out that cannot be read, and list them in :attr:`skipped`, instead of
                 stopping.
+            dim: How many of the first dimensions to keep, at length 1 again: for models that were trained
+                with ``[loss.matryoshka]``, whose beginnings are embeddings by themselves. Several networks
+                give equal parts of it.
 
         Raises:
-            ValueError: An input cannot be read (the message names it), or is of an unknown kind.
+            ValueError: An input cannot be read (the message names it), or is of an unknown kind; or ``dim``
+                is more than the model has.
         """
+        self._check_dim(dim)
         if isinstance(inputs, DataLoader):
-            return self._embed_batches(inputs)
+            return self._embed_batches(inputs, dim)
         samples = self.samples(inputs)
-        rows = torch.empty(len(samples), self.embedding_dim)
+        rows = torch.empty(len(samples), dim or self.embedding_dim)
         done, self.skipped = 0, []
         with _telling(progress, len(samples)) as told:
             for chunk in self.embed_in_chunks(
-                samples, batch_size=batch_size, progress=told, skip_bad=skip_bad
+                samples, batch_size=batch_size, progress=told, skip_bad=skip_bad, dim=dim
             ):
                 rows[done : done + len(chunk.embeddings)] = chunk.embeddings
                 done += len(chunk.embeddings)
@@ -162,6 +168,7 @@ class Model:
         progress: Progress | None = None,
         skip_bad: bool = False,
         chunk: int = _CHUNK,
+        dim: int | None = None,
     ) -> Iterator[Chunk]:
         """Unit embeddings of any number of samples, some thousand at a time, so that memory stays flat.
 
@@ -171,6 +178,7 @@ class Model:
             progress: Called with the samples done and the number of all.
             skip_bad: Leave files out that cannot be read, instead of stopping.
             chunk: Samples per chunk, about: whole batches.
+            dim: How many of the first dimensions to keep, as in :meth:`embed`.
         """
         size = batch_size or self.embedders[0].batch_size
         if size < 1:
@@ -178,10 +186,17 @@ class Model:
         step = max(chunk // size, 1) * size
         for start in range(0, len(samples), step):
             indices = range(start, min(start + step, len(samples)))
-            yield self._chunk(samples, indices, size, progress, skip_bad)
+            yield self._chunk(samples, indices, size, progress, skip_bad=skip_bad, dim=dim)
 
     def _chunk(
-        self, samples: Samples, indices: range, size: int, progress: Progress | None, skip_bad: bool
+        self,
+        samples: Samples,
+        indices: range,
+        size: int,
+        progress: Progress | None,
+        *,
+        skip_bad: bool,
+        dim: int | None,
     ) -> Chunk:
         def told(done: int, _: int) -> None:
             if progress is not None:
@@ -189,22 +204,22 @@ class Model:
 
         part = samples.select(indices)
         try:
-            return Chunk(indices, self._unit_rows(part, size, told), [])
+            return Chunk(indices, self._unit_rows(part, size, told, dim), [])
         except BrokenImageError:
             if not skip_bad or not isinstance(part, ImageFiles):
                 raise
         kept, skipped = _readable(part)
-        rows = torch.empty(0, self.embedding_dim)
+        rows = torch.empty(0, dim or self.embedding_dim)
         if kept:
-            rows = self._unit_rows(part.select(kept), size, None)
+            rows = self._unit_rows(part.select(kept), size, None, dim)
         told(len(indices), len(samples))
         return Chunk([indices.start + index for index in kept], rows, skipped)
 
-    def _unit_rows(self, samples: Samples, size: int, progress: Progress | None) -> Tensor:
+    def _unit_rows(self, samples: Samples, size: int, progress: Progress | None, dim: int | None) -> Tensor:
         unlabelled = SampleSet(samples, [0] * len(samples))
         *others, last = (replace(one, trunk=None, batch_size=size) for one in self.embedders)
         parts = [one.embed(unlabelled) for one in others]
-        return self._together([*parts, last.embed(unlabelled, progress=progress)])
+        return self._together([*parts, last.embed(unlabelled, progress=progress)], dim)
 
     def similarity(self, a: Any, b: Any) -> Tensor:
         """Cosines ``(N, M)`` of all inputs of ``a`` with all inputs of ``b``; none is a probability."""
@@ -312,7 +327,7 @@ class Model:
         return f"Model({names}, embedding_dim={self.embedding_dim})"
 
     @torch.inference_mode()
-    def _embed_batches(self, batches: Iterable[Any]) -> Tensor:
+    def _embed_batches(self, batches: Iterable[Any], dim: int | None = None) -> Tensor:
         rows: list[list[Tensor]] = [[] for _ in self.embedders]
         for batch in batches:
             inputs = batch[0] if isinstance(batch, tuple | list) else batch
@@ -321,11 +336,21 @@ class Model:
                 own.append(network(move(inputs, device_of(network))).float().cpu())
         if not rows[0]:
             raise ValueError("nothing to embed: the DataLoader has no batch")
-        return self._together([torch.cat(own) for own in rows])
+        return self._together([torch.cat(own) for own in rows], dim)
 
-    def _together(self, parts: Sequence[Tensor]) -> Tensor:
-        """Each network's embeddings at length 1, side by side, at length 1."""
-        units = [normalize(part.clone(), dim=1) for part in parts]
+    def _check_dim(self, dim: int | None) -> None:
+        if dim is None:
+            return
+        smallest = min(one.network.embedding_dim for one in self.embedders)
+        networks = len(self.embedders)
+        if dim < 1 or dim % networks or dim // networks > smallest:
+            parts = "" if networks == 1 else f", a multiple of its {networks} networks"
+            raise ValueError(f"dim={dim} must lie between 1 and {networks * smallest}{parts}")
+
+    def _together(self, parts: Sequence[Tensor], dim: int | None = None) -> Tensor:
+        """The beginnings of each network's embeddings at length 1, side by side, at length 1."""
+        kept = None if dim is None else dim // len(self.embedders)
+        units = [normalize(part[:, :kept].clone(), dim=1) for part in parts]
         return units[0] if len(units) == 1 else normalize(torch.cat(units, dim=1), dim=1)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from nearkin.data.preprocessing import Preprocessing
@@ -66,6 +67,10 @@ class Network(nn.Module, ABC):
     def forward(self, inputs: Any) -> Tensor:
         """A batch of inputs to raw embeddings ``(B, D)``."""
 
+    def from_features(self, features: Tensor) -> Tensor:
+        """Features ``(B, F)`` to raw embeddings ``(B, D)``: what ``forward`` does after :meth:`features`."""
+        raise ValueError(f"{type(self).__name__} does not say how its features become embeddings")
+
     @abstractmethod
     def param_groups(self, lr: float, head_lr: float | None = None) -> list[dict[str, Any]]:
         """Every parameter that may ever be trained, with its learning rate, for an optimiser."""
@@ -121,7 +126,11 @@ class EmbeddingNetwork(Network):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Preprocessed images ``(B, C, H, W)`` to raw embeddings ``(B, D)``."""
-        embeddings: Tensor = self.head(self.norm(self.features(inputs)))
+        return self.from_features(self.features(inputs))
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """Pooled features ``(B, F)`` to raw embeddings ``(B, D)``."""
+        embeddings: Tensor = self.head(self.norm(features))
         return embeddings
 
     def param_groups(self, lr: float, head_lr: float | None = None) -> list[dict[str, Any]]:
@@ -183,3 +192,27 @@ class EmbeddingNetwork(Network):
     def _example(self) -> tuple[int, int, int, int]:
         size = self.preprocessing.size
         return (1, self.preprocessing.channels, size, size)
+
+
+class WithFeatures(nn.Module):
+    """Embeddings and, beside them, the features they are made of, in one pass: ``(B, D + F)``.
+
+    One matrix goes wherever embeddings go, through gradient caching and from process to process.
+
+    Args:
+        network: It is shared, not copied.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Any) -> Tensor:
+        """A batch of inputs to ``(B, D + F)``."""
+        features = self.network.features(inputs)
+        return torch.cat([self.network.from_features(features), features], dim=1)
+
+    def parted(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings ``(B, D)`` and features ``(B, F)`` of what ``forward`` gave."""
+        embeddings, features = rows.split([self.network.embedding_dim, self.network.num_features], dim=1)
+        return embeddings, features

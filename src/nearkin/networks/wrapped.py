@@ -68,7 +68,11 @@ class WrappedNetwork(Network):
 
     def forward(self, inputs: Any) -> Tensor:
         """A batch of inputs to raw embeddings ``(B, D)``."""
-        embeddings: Tensor = self.head(self.features(inputs))
+        return self.from_features(self.features(inputs))
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """The module's vectors ``(B, F)`` to raw embeddings ``(B, D)``."""
+        embeddings: Tensor = self.head(features)
         return embeddings
 
     def param_groups(self, lr: float, head_lr: float | None = None) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from nearkin.data import Preprocessing
 from nearkin.evaluation import RetrievalScores, mean_intervals
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
-from nearkin.protocols.sealed import concatenated, prepared, seal
+from nearkin.protocols.sealed import by_size, concatenated, prepared, seal
 from nearkin.training import NetworkResult, Result, Run, Task, TestEmbeddings
 from nearkin.training.memory import warn_if_too_large
 from nearkin.training.result import SplitSummary, Start
@@ -110,6 +110,7 @@ def _write(
         replace(
             one,
             test=replace(found.scores, per_query=None),
+            test_by_size=by_size(task.settings.recall_at, found, task.settings.sizes),
             data=replace(one.data, test=tested, notes=task.data.notes),
         )
         for one, found in zip(trained, opened, strict=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from nearkin.data import DataSet, SampleSet, common_labels
-from nearkin.evaluation import retrieval_scores
+from nearkin.evaluation import RetrievalScores, retrieval_scores
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.training import Scorer, TestEmbeddings
@@ -123,6 +123,20 @@ def scored(
         per_query=True,
     )
     return TestEmbeddings(queries, query_embeddings, gallery, gallery_embeddings, scores)
+
+
+def by_size(
+    recall_at: Sequence[int], opened: TestEmbeddings, sizes: Sequence[int]
+) -> dict[int, RetrievalScores]:
+    """The scores of the first dimensions of test embeddings alone, by their number."""
+
+    def first(size: int) -> RetrievalScores:
+        gallery = opened.gallery_embeddings
+        cut = None if gallery is None else gallery[:, :size]
+        found = scored(recall_at, opened.queries, opened.query_embeddings[:, :size], opened.gallery, cut)
+        return replace(found.scores, per_query=None)
+
+    return {size: first(size) for size in sizes}
 
 
 def concatenated(recall_at: Sequence[int], opened: Sequence[TestEmbeddings]) -> TestEmbeddings:

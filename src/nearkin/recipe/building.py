@@ -19,15 +19,16 @@ from nearkin import losses, networks, sampling
 from nearkin.data import DataSet, PerSample, Preprocessing, SampleSet, Texts, Vectors
 from nearkin.data.per_sample import as_transform
 from nearkin.data.transforms import Transform
-from nearkin.language.guidance import LanguageSettings, guided_by_language
 from nearkin.losses.base import Loss
 from nearkin.losses.base import registry as loss_registry
+from nearkin.losses.modifiers.distil import EMA
 from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, freeze_batch_norm
 from nearkin.networks.base import Backbone, EmbeddingNetwork
 from nearkin.observer import Observer
 from nearkin.open_files import allow_open_files
 from nearkin.recipe.choices import PYTHON, Choice
 from nearkin.recipe.disclosure import disclosure
+from nearkin.recipe.modifying import Setting, read_teacher
 from nearkin.recipe.opening import open_data
 from nearkin.recipe.photographs import choices_for_images, choices_for_minutes
 from nearkin.recipe.recipe import Recipe
@@ -76,7 +77,8 @@ def build_task(
     whole = recipe.resolved()
     embedder, reasons = build_embedder(whole, data_set, observer)
     chosen |= reasons
-    loss = _loss_maker(whole)
+    loss = _loss_maker(whole, embedder.network.num_features)
+    _check_modifiers(whole, embedder.network)
     lr = whole.optimizer.lr
     rates = LearningRates(
         network=lr,
@@ -138,6 +140,9 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
         views=recipe.data.views,
         recall_at=recipe.evaluation.recall_at,
         false_accept_rate=recipe.evaluation.false_accept_rate,
+        sizes=next(
+            (tuple(one.keywords["sizes"]) for one in recipe.loss.modifiers if one.name == "matryoshka"), ()
+        ),
     )
 
 
@@ -281,22 +286,39 @@ def _optimizer_maker(recipe: Recipe) -> Callable[[list[dict[str, Any]]], Optimiz
     return make
 
 
-def _loss_maker(recipe: Recipe) -> LossMaker:
+def _loss_maker(recipe: Recipe, num_features: int) -> LossMaker:
     settings = recipe.loss
     base = _base_loss_maker(recipe)
 
     def make(samples: SampleSet, embedding_dim: int, generator: torch.Generator, observer: Observer) -> Loss:
         loss = base(samples.num_classes, embedding_dim, generator)
-        if settings.memory is not None:
-            loss = losses.CrossBatchMemory(loss, **settings.memory.model_dump())
-        if settings.language is None:
-            return loss
-        language = LanguageSettings(**settings.language.model_dump())
-        return guided_by_language(
-            language, loss, samples, observer, data_name=recipe.data.name or "", workers=recipe.data.workers
+        setting = Setting(
+            samples=samples,
+            num_features=num_features,
+            embedding_dim=embedding_dim,
+            generator=generator,
+            observer=observer,
+            data_name=recipe.data.name or "",
+            workers=recipe.data.workers,
         )
+        for modifier in settings.modifiers:
+            loss = modifier.around(loss, setting)
+        return loss
 
     return make
+
+
+def _check_modifiers(recipe: Recipe, network: Network) -> None:
+    """Say what a modifier cannot do with this network, before anything takes time."""
+    for modifier in recipe.loss.modifiers:
+        keywords = modifier.keywords
+        if modifier.name == "matryoshka" and max(keywords["sizes"]) > network.embedding_dim:
+            raise ValueError(
+                f"loss.matryoshka.sizes={list(keywords['sizes'])}: {max(keywords['sizes'])} is more than "
+                f"network.embedding_dim={network.embedding_dim}"
+            )
+        if modifier.name == "distil" and keywords.get("teacher", EMA) != EMA:
+            read_teacher(keywords["teacher"])
 
 
 def _base_loss_maker(recipe: Recipe) -> Callable[[int, int, torch.Generator], Loss]:

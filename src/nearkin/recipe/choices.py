@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
@@ -64,11 +64,16 @@ class Choice(Section):
         for keyword, value in self.keywords.items():
             if keyword not in known:
                 own = [field for field in type(self).model_fields if field != "name"]
-                hint = nearest_name(keyword, [*known, *own])
-                raise ValueError(f"{self.registry.kind} {self.name!r} has no keyword {keyword!r}: {hint}")
+                raise ValueError(self.unknown(keyword, self.name, [*known, *own]))
             _check_type(keyword, value, known[keyword])
         self._check_required()
         return self
+
+    @classmethod
+    def unknown(cls, keyword: str, name: str, known: Iterable[str]) -> str:
+        """What to say about a keyword that ``name`` does not have."""
+        hint = nearest_name(keyword, list(known))
+        return f"{cls.registry.kind} {name!r} has no keyword {keyword!r}: {hint}"
 
     def _check_required(self) -> None:
         """Refuse a class of one's own whose constructor needs more than the recipe says."""

@@ -41,7 +41,7 @@ def disclosure(recipe: Recipe, task: Task, *, loss_learns: bool) -> dict[str, An
         "terms": _terms(recipe),
         "loss": recipe.loss.name,
         "hyperparameters": hyperparameters(recipe),
-        "memory": None if recipe.loss.memory is None else recipe.loss.memory.model_dump(),
+        "modifiers": {str(one.name): complete["loss"][one.name] for one in recipe.loss.modifiers},
         "network": network.name,
         "weights": network.weights or f"random, seed {recipe.seed}",
         "hash of the weights": weights_hash(built),
@@ -75,7 +75,8 @@ def _terms(recipe: Recipe) -> str:
 def hyperparameters(recipe: Recipe) -> dict[str, Any]:
     """Every hyperparameter of the recipe's loss, said or by default."""
     own = recipe.complete()["loss"]
-    return {key: value for key, value in own.items() if key not in LossRecipe.model_fields}
+    others = {*LossRecipe.model_fields, *(one.name for one in recipe.loss.modifiers)}
+    return {key: value for key, value in own.items() if key not in others}
 
 
 def _learning_rates(task: Task, loss_learns: bool) -> dict[str, float]:

@@ -245,6 +245,8 @@ class Recipe(Section):
             if isinstance(value, Choice):
                 _add_defaults(plain[section], value)
         _add_defaults(plain["data"]["transform"], whole.data.transform)
+        for modifier in whole.loss.modifiers:
+            _add_defaults(plain["loss"][modifier.name], modifier)
         whole_plain: dict[str, Any] = _plain(plain)
         return whole_plain
 

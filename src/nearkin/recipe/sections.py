@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from nearkin import losses
 from nearkin.data.registry import registry as data_sets
 from nearkin.data.transform_registry import registry as transforms
+from nearkin.losses import Loss
 from nearkin.losses.base import registry as loss_registry
+from nearkin.losses.modifiers import in_order
+from nearkin.losses.modifiers import registry as modifier_registry
 from nearkin.networks import timm_models
 from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
 from nearkin.protocols import registry as protocols
+from nearkin.recipe import modifying
 from nearkin.recipe.choices import LARGEST_SEED, PYTHON, Choice, Section
+from nearkin.recipe.errors import first_mistake
 from nearkin.sampling.base import registry as samplers
 from nearkin.training import optimizers, schedules, trackers
 
@@ -153,46 +158,31 @@ class SamplerRecipe(Choice):
     given_elsewhere = frozenset({"labels", "seed", "rank", "world_size"})
 
 
-class MemoryRecipe(Section):
-    """References from earlier batches, for a pair loss.
+class ModifierRecipe(Choice):
+    """What goes around the loss: a table of ``[loss]`` under the modifier's name, with its keywords."""
 
-    Attributes:
-        size: How many embeddings are remembered.
-        warmup_steps: Batches before they count.
-        weight: How much they count beside the batch.
-    """
+    registry = modifier_registry
+    given_elsewhere = frozenset(modifying.GIVEN)
 
-    size: Count
-    warmup_steps: CountOrZero = 0
-    weight: NonNegative = 1.0
+    @classmethod
+    def maker(cls, name: str) -> Callable[..., Any]:
+        """What a recipe says about language and teachers are words, not objects."""
+        return modifying.maker(name)
 
-
-class LanguageRecipe(Section):
-    """What a language model knows about class names, beside any loss.
-
-    Attributes:
-        weight: The weight of the guidance.
-        shift: Added to similarities in language.
-        encoder: ``minilm``, a text model's name on the Hugging Face Hub, or its folder.
-        prompt: What the model reads about a class, whose name takes the place of ``{}``.
-        pseudo_labels: Name classes by what an ImageNet classifier sees in them, not by their own names.
-        names_per_class: How many such names a class gets.
-        classifier: The classifier, as ``timm:NAME``.
-        classifier_weights: ``imagenet``, or a file.
-    """
-
-    weight: NonNegative = 7.5
-    shift: NonNegative = 1.0
-    encoder: str = "minilm"
-    prompt: str = "a photo of a {}"
-    pseudo_labels: bool = False
-    names_per_class: Count = 5
-    classifier: str = "timm:resnet50"
-    classifier_weights: str = "imagenet"
+    def around(self, loss: Loss, setting: modifying.Setting | None = None) -> Loss:
+        """The modifier around a loss; without a setting around an example of one, to check its keywords."""
+        assert self.name is not None
+        try:
+            return modifying.modified(self.name, loss, self.keywords, setting)
+        except ValueError as error:
+            raise ValueError(f"[loss.{self.name}] {error}") from None
 
 
 class LossRecipe(Choice):
     """The loss and its hyperparameters.
+
+    A table under the name of a modifier (``[loss.memory]``, ``[loss.matryoshka]``) puts that around it;
+    several are applied in the order of :func:`nearkin.losses.modifiers.in_order`.
 
     Attributes:
         name: A registered loss, or ``module:object``: a class of losses, or a function ``(embeddings,
@@ -204,8 +194,6 @@ class LossRecipe(Choice):
         tile: For a loss with proxies, classes that are compared at a time; by default all, where they fit.
         storage: In which precision proxies are kept: ``float32`` (the default), ``bfloat16`` or ``float16``.
         memory_map: A folder for a file that proxies are kept in, mapped into memory; in memory by default.
-        memory: A cross-batch memory around it; none by default.
-        language: Language guidance beside it; none by default.
     """
 
     name: str = "proxy_anchor"
@@ -215,30 +203,61 @@ class LossRecipe(Choice):
     tile: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     storage: Literal["float32", "bfloat16", "float16"] | None = None
     memory_map: Word | None = None
-    memory: MemoryRecipe | None = None
-    language: LanguageRecipe | None = None
 
     registry = loss_registry
     given_elsewhere = frozenset({"num_classes", "embedding_dim", "generator", "embeddings", "labels"})
 
+    @property
+    def modifiers(self) -> tuple[ModifierRecipe, ...]:
+        """What goes around the loss, from the innermost."""
+        tables = self._modifier_tables()
+        return tuple(_modifier(name, tables[name]) for name in in_order(tables))
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keywords of the loss itself."""
+        tables = self._modifier_tables()
+        return {key: value for key, value in super().keywords.items() if key not in tables}
+
+    def _modifier_tables(self) -> dict[str, Mapping[str, Any]]:
+        extra = self.model_extra or {}
+        return {
+            key: table
+            for key, table in extra.items()
+            if isinstance(table, Mapping) and key in modifier_registry
+        }
+
+    @classmethod
+    def unknown(cls, keyword: str, name: str, known: Iterable[str]) -> str:
+        """A keyword may be meant to be a modifier."""
+        if keyword in modifier_registry:
+            return f"{keyword} is a modifier: write its keywords into a table, [loss.{keyword}]"
+        return super().unknown(keyword, name, [*known, *modifier_registry])
+
     @model_validator(mode="after")
     def _check_values(self) -> LossRecipe:
-        if self.name not in loss_registry:
-            return self
-        loss = losses.build(
-            self.name,
-            num_classes=2,
-            embedding_dim=2,
-            sample=self.sample,
-            tile=self.tile,
-            storage=self.storage,
-            **self.keywords,
-        )
-        if self.memory is not None:
-            losses.CrossBatchMemory(loss, **self.memory.model_dump())
-        if self.language is not None:
-            losses.LanguageGuidance(loss, ["name"], torch.ones(1, 1), prompt=self.language.prompt)
+        example = None
+        if self.name in loss_registry:
+            example = losses.build(
+                self.name,
+                num_classes=2,
+                embedding_dim=2,
+                sample=self.sample,
+                tile=self.tile,
+                storage=self.storage,
+                **self.keywords,
+            )
+        for modifier in self.modifiers:
+            example = None if example is None else modifier.around(example)
         return self
+
+
+def _modifier(name: str, table: Mapping[str, Any]) -> ModifierRecipe:
+    """A modifier's table, checked; its errors say which."""
+    try:
+        return ModifierRecipe(**{**table, "name": name})
+    except ValidationError as error:
+        raise ValueError(f"[loss.{name}] {first_mistake(error, ModifierRecipe)}") from None
 
 
 class OptimizerRecipe(Choice):

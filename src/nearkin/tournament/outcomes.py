@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from nearkin.benchmark.plan import NO_MODIFIER
 from nearkin.evaluation import RetrievalScores
 from nearkin.recipe import Recipe
 from nearkin.recipe.choices import PYTHON
@@ -197,14 +198,16 @@ class _Labels:
     def _read(self, file: Path) -> dict[str, str]:
         try:
             runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
-            return {one["name"]: _label(one) for one in runs}
+            return {one["name"]: contender_label(one) for one in runs}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
 
-def _label(labels: Mapping[str, str]) -> str:
-    extra = labels.get("extra")
-    return f"{labels['loss']} {extra}" if extra else str(labels["loss"])
+def contender_label(labels: Mapping[str, str]) -> str:
+    """What a plan calls a run's contender: ``proxy_anchor + mixup``."""
+    extra, modifier = labels.get("extra"), labels.get("modifier", NO_MODIFIER)
+    loss = labels["loss"] if modifier == NO_MODIFIER else f"{labels['loss']} + {modifier}"
+    return f"{loss} {extra}" if extra else str(loss)
 
 
 def _read(folder: Path, label: str) -> Outcome | None:
@@ -238,9 +241,10 @@ def outcome_from(result: Result, settings: Mapping[str, Any], *, source: str, la
     terms = Terms(settings, SeenData.of(settings, result), trained=result.baseline is None)
     baseline = result.baseline
     loss = str(settings["loss"]["name"]).removeprefix(PYTHON) if baseline is None else ""
+    modifiers = [key for key, table in settings.get("loss", {}).items() if isinstance(table, Mapping)]
     return Outcome(
         experiment=experiment_of(settings, result),
-        contender=(label or loss) if baseline is None else baseline.name,
+        contender=(label or " + ".join([loss, *modifiers])) if baseline is None else baseline.name,
         kind="run" if baseline is None else "baseline",
         scores=_scores(result.test.to_dict()),
         source=source,

@@ -58,7 +58,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:  # an empty table, such as a modifier's, says something too
             found |= flat(value, f"{prefix}{key}.")
         else:
             found[f"{prefix}{key}"] = value

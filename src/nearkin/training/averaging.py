@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+
+from nearkin.data.nested import len_of, split
+from nearkin.networks.freezing import evaluation_mode
 
 
 class WeightAverage:
@@ -70,6 +75,18 @@ class WeightAverage:
             kept = weight.clone()
             weight.copy_(self._average[name])
             self._average[name].copy_(kept)
+
+    @torch.no_grad()
+    def embed(self, inputs: Any, chunk: int | None = None) -> Tensor:
+        """What the averaged network makes of a batch, in evaluation mode; the network is left as it is.
+
+        Args:
+            inputs: The whole batch.
+            chunk: Samples at a time; ``None`` for all of them.
+        """
+        parts = [inputs] if chunk is None or chunk >= len_of(inputs) else split(inputs, chunk)
+        with evaluation_mode(self._network):
+            return torch.cat([functional_call(self._network, self._average, (part,)) for part in parts])
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint needs."""

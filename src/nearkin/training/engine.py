@@ -22,10 +22,11 @@ from nearkin.evaluation import (
     choose_threshold,
     retrieval_scores,
 )
-from nearkin.losses import CrossBatchMemory
-from nearkin.losses.base import NotFiniteError
+from nearkin.losses.base import Loss, NotFiniteError
+from nearkin.losses.modifiers import teacher_decay
 from nearkin.model import describe
 from nearkin.networks import initialise_head_with_pca
+from nearkin.networks.base import WithFeatures
 from nearkin.networks.blocks import by_block
 from nearkin.networks.embedder import Embedder
 from nearkin.observer import Observer
@@ -44,7 +45,7 @@ from nearkin.training.resuming import (
     refuse_other_samples,
 )
 from nearkin.training.run import Checkpoint, Run
-from nearkin.training.task import Task
+from nearkin.training.task import LearningRates, Task
 from nearkin.training.trackers import Observers
 from nearkin.training.watchdogs import Glimpse, Watchdogs
 
@@ -140,7 +141,7 @@ class _Training:
         self.validation = validation
         generator = torch.Generator().manual_seed(task.seed)
         loss = task.loss(samples, embedder.network.embedding_dim, generator, observer)
-        self.remembers = any(isinstance(part, CrossBatchMemory) for part in loss.modules())
+        self.asks_for_ids, asks_for_features = loss.asks("ids"), loss.asks("features")
         self.sampler = task.sampler(
             samples.labels, seed=task.seed, rank=self.processes.rank, world_size=self.processes.count
         )
@@ -157,7 +158,7 @@ class _Training:
                 trained_part.backbone,
                 task.rates.decay,
             ),
-            *loss.param_groups(task.rates.loss),
+            *_loss_groups(loss, task.rates),
         ]
         if not groups:
             raise ValueError("nothing can be trained: neither the network nor the loss has free parameters")
@@ -169,6 +170,12 @@ class _Training:
         self.network, self.loss = (
             self.accelerator.prepare_model(module, evaluation_mode=True) for module in (trained_part, loss)
         )
+        # What the loss sees of a batch: embeddings, and features beside them where it asks for them.
+        self.seen_network = self.network
+        if asks_for_features:
+            self.seen_network = self.accelerator.prepare_model(
+                WithFeatures(self.network), evaluation_mode=True
+            )
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.scheduler = task.schedule.scheduler(
             optimizer,
@@ -177,6 +184,8 @@ class _Training:
         )
         ema = self.settings.ema
         self.average = None if ema is None else WeightAverage(self.network, ema)
+        decay = teacher_decay(loss)
+        self.teacher = None if decay is None else WeightAverage(self.network, decay)
         self.watchdogs = Watchdogs(self.settings, loss, self.observer.warning)
         self.batch_sizes = self.sampler.batch_sizes
         self.epoch = 0
@@ -194,8 +203,8 @@ class _Training:
             if self.settings.pca_head:
                 self.observer.stage("computing features for the head's principal components")
                 initialise_head_with_pca(self.embedder.network, self._embed(self.samples, what="features"))
-                if self.average is not None:
-                    self.average.restart()
+                for average in self._averages():
+                    average.restart()
             if self.validation is not None:
                 self.observer.stage("scoring the untrained network")
             self._score_epoch(seconds=0.0)
@@ -250,17 +259,21 @@ class _Training:
         first = self.batch // accumulate * accumulate
         group = min(accumulate, len(self.sampler) - first)
         labels = self._gather(labels)
-        ids = {"ids": self._gather(indices)} if self.remembers else {}
+        handed = {"ids": self._gather(indices)} if self.asks_for_ids else {}
+        if self.teacher is not None:
+            handed["teacher"] = self._gather(self.teacher.embed(inputs, self.settings.chunk))
 
         def mean_of_group(own: Tensor) -> Tensor:
             embeddings = self._gather(own)
+            if isinstance(self.seen_network, WithFeatures):
+                embeddings, handed["features"] = self.seen_network.parted(embeddings)
             self.seen = embeddings.detach(), labels
-            value: Tensor = self.loss(embeddings, labels, **ids) / group
+            value: Tensor = self.loss(embeddings, labels, **handed) / group
             return value
 
         try:
             value = backward_in_chunks(
-                self.network,
+                self.seen_network,
                 inputs,
                 mean_of_group,
                 chunk=self.settings.chunk,
@@ -291,8 +304,12 @@ class _Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
-        if self.average is not None:
-            self.average.update()
+        for average in self._averages():
+            average.update()
+
+    def _averages(self) -> list[WeightAverage]:
+        """The moving averages of the network: what is kept in the end, and a teacher."""
+        return [one for one in (self.average, self.teacher) if one is not None]
 
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self.saved > 60 * self.settings.checkpoint_minutes
@@ -405,6 +422,7 @@ class _Training:
             "loss": self.accelerator.unwrap_model(self.loss).state_dict(),
             "best": self.best_weights,
             "average": {} if self.average is None else self.average.tensors(),
+            "teacher": {} if self.teacher is None else self.teacher.tensors(),
             "sampler": self.sampler.tensors(),
             "watchdogs": self.watchdogs.tensors(),
             "optimizer": moments,
@@ -434,6 +452,8 @@ class _Training:
         self.best_weights = tensors["best"]
         if self.average is not None:
             self.average.load_tensors(tensors["average"])
+        if self.teacher is not None:
+            self.teacher.load_tensors(tensors["teacher"])
         self.sampler.load_tensors(tensors["sampler"])
         self.watchdogs.load(state["watchdogs"], tensors["watchdogs"])
         load_optimizer_state(self.optimizer, tensors["optimizer"], state["optimizer"])
@@ -444,6 +464,15 @@ class _Training:
         self.epoch, self.batch, self.best, self.rows = (
             state[key] for key in ("epoch", "batch", "best", "rows")
         )
+
+
+def _loss_groups(loss: Loss, rates: LearningRates) -> list[dict[str, Any]]:
+    """The loss's parameters with their learning rates; what says so learns as the network's head does."""
+    groups = []
+    for group in loss.param_groups(rates.loss):
+        as_head = group.pop("as_head", False)
+        groups.append({**group, "lr": rates.head} if as_head else group)
+    return groups
 
 
 _ADVICE = "The last checkpoint is kept. Try a smaller optimizer.lr, optimizer.clip=1, or precision fp32"

@@ -134,6 +134,7 @@ class NetworkResult:
         threshold: From which similarity on two samples are taken for the same; chosen on the validation
             classes, ``None`` where there were none, or too few.
         embedder: The network itself, where it is still in memory.
+        test_by_size: Test scores of the first dimensions alone, by their number, after a Matryoshka.
     """
 
     rule: str
@@ -145,10 +146,11 @@ class NetworkResult:
     run: str = "."
     threshold: Threshold | None = None
     embedder: Embedder | None = field(default=None, repr=False, compare=False)
+    test_by_size: dict[int, RetrievalScores] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
+        plain: dict[str, Any] = {
             "run": self.run,
             "selection": {"rule": self.rule, "epoch": self.epoch},
             "validation": None if self.validation is None else self.validation.to_dict(),
@@ -157,6 +159,9 @@ class NetworkResult:
             "warnings": list(self.warnings),
             "data": self.data.to_dict(),
         }
+        if self.test_by_size:
+            plain["test_by_size"] = {str(size): one.to_dict() for size, one in self.test_by_size.items()}
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> NetworkResult:
@@ -167,6 +172,9 @@ class NetworkResult:
             data=DataSummary.from_dict(values["data"]),
             validation=_scores(values.get("validation")),
             test=_scores(values.get("test")),
+            test_by_size={
+                int(size): _required_scores(scores) for size, scores in values.get("test_by_size", {}).items()
+            },
             warnings=tuple(values.get("warnings", ())),
             run=values.get("run", "."),
             threshold=None if values.get("threshold") is None else Threshold.from_dict(values["threshold"]),
@@ -311,6 +319,15 @@ class Result:
         if len(self.networks) == 1:
             return self.networks[0].warnings
         return tuple(f"{one.run}: {text}" for one in self.networks for text in one.warnings)
+
+    @property
+    def test_by_size(self) -> dict[int, RetrievalScores]:
+        """Test scores of the first dimensions alone, by their number; means where there are several networks.
+
+        Empty but for networks that a Matryoshka trained.
+        """
+        sizes = self.networks[0].test_by_size if self.networks else {}
+        return {size: mean_scores([one.test_by_size[size] for one in self.networks]) for size in sizes}
 
     @property
     def data(self) -> DataSummary | None:

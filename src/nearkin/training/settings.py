@@ -26,6 +26,7 @@ class TrainingSettings:
         views: How often a sample appears in its batch, each time transformed anew.
         recall_at: The values of k; the first one selects the epoch.
         false_accept_rate: For which the threshold is chosen at the end, on the validation classes.
+        sizes: Beginnings of the embeddings that are tested by themselves as well, where they were trained so.
     """
 
     epochs: int = 12
@@ -41,6 +42,7 @@ class TrainingSettings:
     views: int = 1
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
     false_accept_rate: float = 0.01
+    sizes: tuple[int, ...] = ()
 
     @property
     def last_epoch(self) -> int:

@@ -87,7 +87,8 @@ class Watchdogs:
         self._announce = announce
         # A memory holds positives of earlier batches, and several views are positives of each other.
         compares = bool(getattr(loss, "compares_samples", True))
-        self._needs_positives = compares and not isinstance(loss, CrossBatchMemory) and settings.views == 1
+        remembers = any(isinstance(part, CrossBatchMemory) for part in loss.modules())
+        self._needs_positives = compares and not remembers and settings.views == 1
         self._margin = loss.margin if type(loss) is Triplet else 0.0
         # By name, for they may be those of a loss inside another.
         proxies = (one for name, one in loss.named_parameters() if name.split(".")[-1] == "proxies")

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from nearkin.atomic import write_json
-from nearkin.losses import Choices, Range
+from nearkin.losses import Choices, Range, modifiers
 from nearkin.losses.base import registry as loss_registry
 from nearkin.losses.search_space import SearchSpace
 from nearkin.protocols import FixedValidation
@@ -168,11 +168,18 @@ def plan_search(
 
 
 def own_space(recipe: Recipe) -> SearchSpace:
-    """Where to look for the hyperparameters of a recipe's loss; empty for a loss that does not say."""
+    """Where to look for the hyperparameters of a recipe's loss and of the modifiers around it.
+
+    Empty where these do not say.
+    """
     name = recipe.loss.name
     loss = loss_registry.get(name) if name in loss_registry else recipe.objects.get("loss")
     own: SearchSpace = getattr(loss, "search_space", {})
-    return {f"loss.{key}": values for key, values in own.items()}
+    found = {f"loss.{key}": values for key, values in own.items()}
+    for modifier in recipe.loss.modifiers:
+        around: SearchSpace = getattr(modifiers.get(str(modifier.name)), "search_space", {})
+        found |= {f"loss.{modifier.name}.{key}": values for key, values in around.items()}
+    return found
 
 
 def parse_range(recipe: Recipe, text: str) -> tuple[str, Range | Choices]:

@@ -221,7 +221,7 @@ def test_learnable_parameters_of_the_loss_are_found():
             return (self.beta - S).relu().mean()
 
     (group,) = CrossBatchMemory(WithBoundary(), size=8).param_groups(lr=0.1)
-    assert (group["name"], group["lr"]) == ("loss.beta", 0.1)
+    assert (group["name"], group["lr"]) == ("beta", 0.1)
 
 
 def test_wrong_arguments_are_named():

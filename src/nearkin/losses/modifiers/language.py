@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from nearkin.losses.base import (
     runs_eagerly,
     weighted,
 )
+from nearkin.losses.modifiers.base import Modifier, register
+from nearkin.losses.search_space import Range, space
 from nearkin.losses.similarity import (
     Side,
     at_least_float32,
@@ -33,13 +35,14 @@ from nearkin.losses.similarity import (
     similarities,
     through_similarities,
 )
-from nearkin.losses.wrapping import LossFunction, as_loss
+from nearkin.losses.wrapping import LossFunction
 
 Encoder = Callable[[list[str]], Tensor]
 """From N texts to their embeddings ``(N, E)``."""
 
 
-class LanguageGuidance(Loss):
+@register("language")
+class LanguageGuidance(Modifier):
     """Any loss, and beside it: classes should be as similar in pictures as their names are in language.
 
     Equation:
@@ -90,6 +93,9 @@ class LanguageGuidance(Loss):
         tensor(0.2501)
     """
 
+    order: ClassVar[int] = 40
+    search_space = space(weight=Range(1.0, 20.0, log=True))
+
     class_units: Tensor
 
     def __init__(
@@ -105,9 +111,7 @@ class LanguageGuidance(Loss):
         require_non_negative(weight=weight, shift=shift)
         if "{}" not in prompt:
             raise ValueError(f"prompt={prompt!r} has no place for the class name: write it with {{}}")
-        super().__init__()
-        self.loss = as_loss(loss)
-        self.compares_samples = self.loss.compares_samples
+        super().__init__(loss)
         self.weight = weight
         self.shift = shift
         self.prompt = prompt
@@ -141,11 +145,10 @@ class LanguageGuidance(Loss):
         if reduction != "mean":
             keywords["reduction"] = reduction
         if self.weight == 0:
-            inner: Tensor = self.loss(embeddings, labels, **keywords)
-            return inner
+            return self.inner(embeddings, labels, keywords)
         check_embeddings(embeddings)
         rows = at_least_float32(embeddings)  # once for both, so that their gradients add up in full precision
-        value: Tensor = self.loss(rows, labels, **keywords)
+        value = self.inner(rows, labels, keywords)
         divergences = self.guidance(rows, labels, weights=weights, reduction=reduction)
         return value + self.weight * divergences
 
@@ -204,18 +207,7 @@ class LanguageGuidance(Loss):
 
     def takes(self, keyword: str) -> bool:
         """What the inner loss takes; but no references from a memory, around which the guidance goes."""
-        return not keyword.startswith("reference") and self.loss.takes(keyword)
-
-    def param_groups(self, lr: float) -> list[dict[str, Any]]:
-        """The inner loss's groups: language has nothing to learn."""
-        return self.loss.param_groups(lr)
-
-    def __getattr__(self, name: str) -> Any:
-        """What is learnable in the inner loss (``proxies``, ``beta``), under its own name."""
-        inner = self.__dict__.get("_modules", {}).get("loss")
-        if inner is not None and name in inner._parameters:
-            return inner._parameters[name]
-        return super().__getattr__(name)
+        return not keyword.startswith("reference") and super().takes(keyword)
 
     def extra_repr(self) -> str:
         """The constructor's keywords and the number of classes."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from nearkin.losses.base import Loss, check_embeddings, check_labels, require_non_negative, runs_eagerly
-from nearkin.losses.wrapping import LossFunction, as_loss
+from nearkin.losses.modifiers.base import Modifier, register
+from nearkin.losses.wrapping import LossFunction
 
 _NO_ID = -1
 
 
-class CrossBatchMemory(Loss):
+@register("memory")
+class CrossBatchMemory(Modifier):
     """Compare a batch with itself and with the embeddings of the batches before it.
 
     Equation:
@@ -59,6 +61,8 @@ class CrossBatchMemory(Loss):
         2
     """
 
+    order: ClassVar[int] = 30
+
     embeddings: Tensor | None
     labels: Tensor | None
     ids: Tensor
@@ -68,14 +72,14 @@ class CrossBatchMemory(Loss):
     def __init__(
         self, loss: Loss | nn.Module | LossFunction, size: int, *, warmup_steps: int = 0, weight: float = 1.0
     ) -> None:
-        super().__init__()
-        loss = as_loss(loss)
-        if not (loss.takes("references") and loss.takes("reference_labels")):
-            raise ValueError(f"{loss.name} cannot use a memory: it takes no references, only pair losses do")
+        super().__init__(loss)
+        if not (self.loss.takes("references") and self.loss.takes("reference_labels")):
+            raise ValueError(
+                f"{self.loss.name} cannot use a memory: it takes no references, only pair losses do"
+            )
         if size < 1:
             raise ValueError(f"size={size} must be at least 1")
         require_non_negative(warmup_steps=warmup_steps, weight=weight)
-        self.loss = loss
         self.size = size
         self.warmup_steps = warmup_steps
         self.weight = weight
@@ -188,6 +192,14 @@ class CrossBatchMemory(Loss):
             setattr(self, name, None if queue is None else torch.empty_like(queue, device=self.ids.device))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self._read_counters()
+
+    def takes(self, keyword: str) -> bool:
+        """What ``forward`` has: no references, which are its own."""
+        return Loss.takes(self, keyword)
+
+    def asks(self, keyword: str) -> bool:
+        """What ``forward`` has."""
+        return Loss.takes(self, keyword)
 
     def extra_repr(self) -> str:
         """The constructor's keywords and how full the memory is."""
