@@ -262,6 +262,50 @@ def arcface(x, y, w, *, margin_degrees=28.6, scale=64.0, counts=None):
     return mean(terms, y, counts)
 
 
+def arc(theta, m):
+    return torch.cos(theta + m) if theta <= pi - m else torch.cos(theta) - m * sin(m)
+
+
+def cosface(x, y, w, *, margin=0.35, scale=64.0, counts=None):
+    terms = []
+    for i, (z, t) in enumerate(zip(units(x), y, strict=True)):
+        logits = [scale * (z @ unit(c) - (margin if k == t else 0)) for k, c in enumerate(w)]
+        terms.append((i, cross_entropy(logits, t)))
+    return mean(terms, y, counts)
+
+
+def sub_center_arcface(x, y, w, *, margin_degrees=28.6, scale=64.0, proxies_per_class=3, counts=None):
+    terms = []
+    for i, (z, t) in enumerate(zip(units(x), y, strict=True)):
+        cosines = [max(z @ unit(centre) for centre in centres) for centres in w]
+        cosines[t] = arc(torch.acos(cosines[t]), radians(margin_degrees))
+        terms.append((i, cross_entropy([scale * cosine for cosine in cosines], t)))
+    return mean(terms, y, counts)
+
+
+def curricularface(x, y, w, *, margin_degrees=28.6, scale=64.0, counts=None, t=0.0):
+    terms = []
+    for i, (z, own) in enumerate(zip(units(x), y, strict=True)):
+        cosines = [z @ unit(c) for c in w]
+        moved = arc(torch.acos(cosines[own]), radians(margin_degrees))
+        cosines = [c * (t + c) if c > moved else c for c in cosines]
+        cosines[own] = moved
+        terms.append((i, cross_entropy([scale * cosine for cosine in cosines], own)))
+    return mean(terms, y, counts)
+
+
+def adaface(x, y, w, *, margin=0.4, scale=64.0, concentration=0.333, counts=None, mu=20.0, sigma=100.0):
+    terms = []
+    for i, (row, t) in enumerate(zip(x, y, strict=True)):
+        quality = concentration * (row.detach().norm().item() - mu) / (sigma + 1e-3)
+        quality = min(1.0, max(-1.0, quality))
+        logits = [scale * (unit(row) @ unit(c)) for c in w]
+        theta = torch.clamp(torch.acos(unit(row) @ unit(w[t])) - margin * quality, 0, pi)
+        logits[t] = scale * (torch.cos(theta) - (margin + margin * quality))
+        terms.append((i, cross_entropy(logits, t)))
+    return mean(terms, y, counts)
+
+
 def soft_triple(x, y, w, *, scale=20.0, gamma=0.1, margin=0.01, tau=0.2, proxies_per_class=10, counts=None):
     C, K = w.shape[:2]
     u = [units(centres) for centres in w]

@@ -83,6 +83,18 @@ PROXY_CASES = [
     ("proxy_nca_pp", {}, naive.proxy_nca_pp),
     ("arcface", {}, naive.arcface),
     ("arcface", {"margin_degrees": 80.0, "scale": 10.0}, naive.arcface),
+    ("cosface", {}, naive.cosface),
+    ("cosface", {"margin": 0.1, "scale": 10.0}, naive.cosface),
+    ("sub_center_arcface", {}, naive.sub_center_arcface),
+    (
+        "sub_center_arcface",
+        {"proxies_per_class": 2, "margin_degrees": 60.0, "scale": 8.0},
+        naive.sub_center_arcface,
+    ),
+    ("curricularface", {}, naive.curricularface),
+    ("curricularface", {"margin_degrees": 80.0, "scale": 10.0}, naive.curricularface),
+    ("adaface", {}, naive.adaface),
+    ("adaface", {"margin": 1.0, "scale": 10.0, "concentration": 5.0}, naive.adaface),
     ("soft_triple", {}, naive.soft_triple),
     ("soft_triple", {"proxies_per_class": 1}, naive.soft_triple),
     ("soft_triple", {"proxies_per_class": 3, "margin": 0.4, "gamma": 1 / 58, "tau": 0.4}, naive.soft_triple),
@@ -185,7 +197,7 @@ def test_values_and_weights_of_samples(case, batch, counts, dtype):
     y, x = torch.tensor(labels), clustered(labels, 6, seed=3).to(dtype).requires_grad_()
     weights = None if counts is None else COUNTS[counts][: len(labels)]
     sizes = {"num_classes": CLASSES, "embedding_dim": 6, "generator": torch.Generator().manual_seed(1)}
-    loss = losses.build(name, **sizes, **keywords).to(dtype)
+    loss = losses.build(name, **sizes, **keywords).to(dtype).eval()  # no running means
     given_weights = None if weights is None else torch.tensor(weights, dtype=dtype)
     values = loss(x, y, weights=given_weights, reduction="none")
     mean = loss(x, y, weights=given_weights)

@@ -129,6 +129,8 @@ def proxy_cases():
     return {
         "proxy_anchor": ({}, pml.ProxyAnchorLoss(**sizes), "proxies"),
         "arcface": ({}, pml.ArcFaceLoss(**sizes), "W"),
+        "cosface": ({}, pml.CosFaceLoss(**sizes), "W"),
+        "sub_center_arcface": ({}, pml.SubCenterArcFaceLoss(**sizes, sub_centers=3), "W"),
         "proxy_nca_pp": ({}, pml.ProxyNCALoss(**sizes, softmax_scale=9), "proxies"),
         "softmax": ({"normalized": True}, pml.NormalizedSoftmaxLoss(**sizes, temperature=1 / 16), "W"),
         # Its term for the spread of centres has another small constant under the root: left out here.

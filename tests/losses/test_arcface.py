@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nearkin import losses
-from nearkin.losses.arcface import add_angle
+from nearkin.losses.margin_softmax import add_angle
 
 
 @pytest.mark.parametrize("degrees", [0.0, 28.6, 90.0, 130.0])

@@ -27,10 +27,13 @@ def test_everything_a_person_needs():
 
 def test_all_are_there():
     assert set(losses.names()) == {
+        "adaface",
         "angular",
         "arcface",
         "circle",
         "contrastive",
+        "cosface",
+        "curricularface",
         "direction_multi_similarity",
         "direction_proxy_nca",
         "direction_triplet",
@@ -53,6 +56,7 @@ def test_all_are_there():
         "smooth_ap",
         "soft_triple",
         "softmax",
+        "sub_center_arcface",
         "sup_ap",
         "supcon",
         "triplet",
@@ -74,6 +78,10 @@ def test_defaults_are_those_of_the_equations():
         "proxy_nca": {"scale": 9.0},
         "proxy_nca_pp": {"temperature": 1 / 9},
         "arcface": {"margin_degrees": 28.6, "scale": 64.0},
+        "cosface": {"margin": 0.35, "scale": 64.0},
+        "sub_center_arcface": {"margin_degrees": 28.6, "scale": 64.0, "proxies_per_class": 3},
+        "curricularface": {"margin_degrees": 28.6, "scale": 64.0, "momentum": 0.01},
+        "adaface": {"margin": 0.4, "scale": 64.0, "concentration": 0.333},
         "soft_triple": {"scale": 20.0, "gamma": 0.1, "margin": 0.01, "tau": 0.2, "proxies_per_class": 10},
         "proxy_anchor": {"alpha": 32.0, "margin": 0.1},
         "proxy_gml": {"proxies_per_class": 12, "ratio": 0.05, "regularization": 0.3},

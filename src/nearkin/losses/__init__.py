@@ -5,11 +5,14 @@ equation, the source and when to use it. ``as_loss`` makes one of anybody's func
 one file with ``@register("name")`` and one import here.
 """
 
+from nearkin.losses.adaface import AdaFace
 from nearkin.losses.angular import Angular
 from nearkin.losses.arcface import ArcFace
 from nearkin.losses.base import Loss, build, get, names, register, unregister
 from nearkin.losses.circle import Circle
 from nearkin.losses.contrastive import Contrastive
+from nearkin.losses.cosface import CosFace
+from nearkin.losses.curricularface import CurricularFace
 from nearkin.losses.description import Description, describe
 from nearkin.losses.direction_multi_similarity import DirectionMultiSimilarity
 from nearkin.losses.direction_proxy_nca import DirectionProxyNCA
@@ -41,6 +44,7 @@ from nearkin.losses.similarity import Measured
 from nearkin.losses.smooth_ap import SmoothAP
 from nearkin.losses.soft_triple import SoftTriple
 from nearkin.losses.softmax import Softmax
+from nearkin.losses.sub_center_arcface import SubCenterArcFace
 from nearkin.losses.sup_ap import SupAP
 from nearkin.losses.supcon import SupCon
 from nearkin.losses.triplet import Triplet
@@ -49,13 +53,16 @@ from nearkin.losses.wrapping import WrappedLoss, as_loss, compares_samples
 
 __all__ = [
     "NCA",
+    "AdaFace",
     "PNP",
     "Angular",
     "ArcFace",
     "Choices",
     "Circle",
     "Contrastive",
+    "CosFace",
     "CrossBatchMemory",
+    "CurricularFace",
     "Description",
     "DirectionMultiSimilarity",
     "DirectionProxyNCA",
@@ -89,6 +96,7 @@ __all__ = [
     "SmoothAP",
     "SoftTriple",
     "Softmax",
+    "SubCenterArcFace",
     "SupAP",
     "SupCon",
     "Triplet",

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from math import cos, inf, radians, sin
-
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from nearkin.losses.base import register, require_positive
-from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.base import register
+from nearkin.losses.margin_softmax import MarginSoftmax, add_angle, require_angle
 from nearkin.losses.search_space import SCALE, Range, space
-from nearkin.losses.similarity import Measured
-from nearkin.losses.softmax import cross_entropy_
 
 
 @register("arcface")
-class ArcFace(ProxyLoss):
+class ArcFace(MarginSoftmax):
     """Classification by angle, where the own class must win by a margin of degrees.
 
     Equation:
@@ -61,44 +56,10 @@ class ArcFace(ProxyLoss):
         scale: float = 64.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not 0 <= margin_degrees <= 130:  # beyond 133.5° cos θ − m sin m would no longer continue downwards
-            raise ValueError(f"margin_degrees={margin_degrees} must be an angle from 0 to 130")
-        require_positive(scale=scale)
-        super().__init__(num_classes, embedding_dim, generator)
+        self._margin = require_angle(margin_degrees)
+        super().__init__(num_classes, embedding_dim, scale=scale, reach=1 + self._margin, generator=generator)
         self.margin_degrees = margin_degrees
-        self.scale = scale
 
-    def value(self, S: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy after the own cosines were moved by the margin."""
-        own = labels.unsqueeze(1)
-        cosine = S.gather(1, own)
-        moved, slope = add_angle(cosine.detach(), radians(self.margin_degrees))
-        moved = moved + slope * (
-            cosine - cosine.detach()
-        )  # whose last term is 0, and has the right derivative
-        return cross_entropy(self.scale * S.scatter(1, own, moved), labels, reduction="none")
-
-    def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
-        """The gradient of a cross-entropy, scaled, and times another slope for the own cosines."""
-        own, reach = labels.unsqueeze(1), 1 + radians(self.margin_degrees)
-        moved, own_slopes = add_angle(S.gather(1, own), radians(self.margin_degrees))
-        logits = torch.mul(S, self.scale).scatter_(1, own, moved.mul_(self.scale))
-        return Measured(*cross_entropy_(logits, own, self.scale * reach, self.scale, own_slopes))
-
-
-def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """``cos(θ + m)`` from ``cos θ``, kept falling beyond θ = π − m, and its derivative by ``cos θ``.
-
-    The derivative grows without limit towards θ = 0, where the direction of the angle is lost: there the part
-    that has no direction is left out.
-
-    >>> add_angle(torch.tensor([1.0, 0.5, -1.0]), torch.pi / 3)
-    (tensor([ 0.5000, -0.5000, -1.9069]), tensor([0.5000, 1.0000, 1.0000]))
-    """
-    cosine = cosine.clamp(-1, 1)
-    squared_sine = torch.rsub(cosine * cosine, 1)
-    cotangent = torch.threshold(squared_sine, 8 * torch.finfo(cosine.dtype).eps, inf).rsqrt_().mul_(cosine)
-    moved = torch.mul(cosine, cos(margin)).sub_(squared_sine.sqrt_(), alpha=sin(margin))
-    slope = cotangent.mul_(sin(margin)).add_(cos(margin))
-    beyond = cosine < -cos(margin)
-    return torch.where(beyond, cosine - margin * sin(margin), moved), slope.masked_fill_(beyond, 1)
+    def move(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
+        """The margin is added to the angle."""
+        return add_angle(cosine, self._margin)

@@ -111,6 +111,7 @@ class ProxyLoss(Loss):
             if not len(rows):
                 nothing = rows.sum(dim=1) * 0 + proxies.sum() * 0
                 return nothing if reduction == "none" else nothing.sum()
+            self.prepare(norms)
             samples = Side(rows, norms if self.on_sphere else None)
             if reduction == "mean" and weights is None:
                 value = self._through(samples, proxies, labels.long())
@@ -119,6 +120,9 @@ class ProxyLoss(Loss):
                 value = value if reduction == "none" else value.mean()
             extra = self.extra_term(proxies)
             return value if extra is None else value + extra
+
+    def prepare(self, norms: Tensor) -> None:
+        """Look at the lengths ``(B, 1)`` of the raw embeddings, before S is made of a batch."""
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """The loss as a function of S, differentiable in S.
