@@ -144,6 +144,7 @@ def build(
     embedding_dim: int | None = None,
     generator: torch.Generator | None = None,
     reduction: str = "mean",
+    sample: float | None = None,
     **hyperparameters: Any,
 ) -> Loss:
     """Make a loss by its name.
@@ -154,6 +155,8 @@ def build(
         embedding_dim: D, for losses with proxies; the others ignore it.
         generator: starts the proxies, or draws the randomly mined pairs; without one, seed 0.
         reduction: "mean" for a scalar, "none" for one value per sample, whose mean is the scalar.
+        sample: for losses with proxies, the share of the classes outside a batch that it is compared with,
+            above 0; all by default. See ``ProxyLoss.sample_classes`` and docs/many_classes.md.
         hyperparameters: keywords of the loss, see ``describe(name)``.
 
     Raises:
@@ -178,6 +181,11 @@ def build(
     loss = registry.build(name, **hyperparameters)
     if reduction != "mean":
         loss.reduction = reduction
+    if sample is not None:
+        sample_classes = getattr(loss, "sample_classes", None)
+        if sample_classes is None:
+            raise ValueError(f"sample={sample}: loss {name!r} has no proxies, so there are none to sample")
+        sample_classes(sample, generator)
     return loss
 
 

@@ -63,7 +63,7 @@ class DirectionProxyNCA(ProxyNCA):
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """From ``(2B, C)`` similarities, the samples' above those of their own proxies."""
-        if self.gamma == 0 or self.num_classes == 1:
+        if self.gamma == 0 or S.shape[1] == 1:
             return super().value(S[: len(labels)], labels)
         own, (S, between) = labels.unsqueeze(1), S.chunk(2)
         S_own = S.gather(1, own)

@@ -22,6 +22,7 @@ from nearkin.losses.base import (
     runs_eagerly,
     weighted,
 )
+from nearkin.losses.sampled_classes import draw_classes, new_seed, rows_of, step_generator
 from nearkin.losses.similarity import (
     Measured,
     Side,
@@ -39,7 +40,8 @@ class ProxyLoss(Loss):
 
     A subclass states its value, in :meth:`value`, and autograd finds the weights ∂L/∂S. Where that is too
     slow it states both in closed form as well, in :meth:`measure`. A term between proxies is an
-    :meth:`extra_term`.
+    :meth:`extra_term`. All of them see the classes that a batch is compared with, which need not be all:
+    S says how many there are, and ``num_classes`` does not.
 
     Args:
         num_classes: C; labels lie in ``0 … C − 1``.
@@ -57,6 +59,11 @@ class ProxyLoss(Loss):
     """Whether the loss also looks at similarities between proxies: S is then ``(2B, C)``, the samples' above
     those of their own proxies."""
 
+    draws: Tensor
+    """Seed and step of the sampled classes, if classes are sampled."""
+
+    _sample: float = 1.0
+
     def __init__(
         self,
         num_classes: int,
@@ -73,6 +80,38 @@ class ProxyLoss(Loss):
             shape = (num_classes, proxies_per_class, embedding_dim)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.proxies = nn.Parameter(self.initial_proxies(shape, generator))
+
+    @property
+    def sample(self) -> float:
+        """The share of the classes outside a batch that it is compared with; see :meth:`sample_classes`."""
+        return self._sample
+
+    def sample_classes(self, share: float, generator: torch.Generator | None = None) -> None:
+        """Compare a batch with its own classes and a random share of the others, new ones in every step.
+
+        In training mode only: in evaluation mode a batch meets all classes. The gradient of ``.proxies`` is
+        then a sparse tensor, with rows for the compared classes: the optimisers ``adamw``, ``adam`` and
+        ``sgd`` of :mod:`nearkin.training.optimizers` touch and keep state for these only, and so does
+        ``torch.optim.SparseAdam``. Means and sums over classes run over the compared ones.
+
+        **Expectation.** A softmax over the compared classes is no unbiased estimate of the softmax over all.
+        With n drawn classes, and up to terms of order 1/n, its mean gradient is that of the dense loss in
+        which the exponential of a class outside the batch counts ``share`` times.
+
+        What is drawn depends on a seed and on the number of the step, both of which are in ``state_dict``.
+
+        Args:
+            share: Above 0; 1 is the dense loss, bit for bit.
+            generator: Draws the seed; without it, the seed is 0.
+        """
+        if not 0 < share <= 1:
+            raise ValueError(f"sample={share} must be above 0 and at most 1: it is a share of the classes")
+        self._sample = share
+        if share < 1:
+            seed = 0 if generator is None else new_seed(generator)
+            self.register_buffer("draws", torch.tensor([seed, 0]))
+        elif "draws" in self._buffers:
+            del self.draws
 
     def initial_proxies(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Where the proxies start: normal with deviation √(2/C), kaiming by fan-out."""
@@ -107,19 +146,31 @@ class ProxyLoss(Loss):
                 check_label_range(labels, self.num_classes)
                 if weights is not None:
                     check_weight_values(weights)
-            proxies = self.proxies.to(rows.dtype)
             if not len(rows):
-                nothing = rows.sum(dim=1) * 0 + proxies.sum() * 0
+                nothing = rows.sum(dim=1) * 0
+                if self._sample == 1:
+                    nothing = nothing + self.proxies.sum() * 0
                 return nothing if reduction == "none" else nothing.sum()
             self.prepare(norms)
             samples = Side(rows, norms if self.on_sphere else None)
+            proxies, labels = self._compared(labels.long())
+            proxies = proxies.to(rows.dtype)
             if reduction == "mean" and weights is None:
-                value = self._through(samples, proxies, labels.long())
+                value = self._through(samples, proxies, labels)
             else:
-                value = self._values(samples, proxies, labels.long(), weights)
+                value = self._values(samples, proxies, labels, weights)
                 value = value if reduction == "none" else value.mean()
             extra = self.extra_term(proxies)
             return value if extra is None else value + extra
+
+    def _compared(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The proxies of the classes that a batch is compared with, and the labels' places among them."""
+        if self._sample == 1 or not self.training:
+            return self.proxies, labels
+        seed, step = self.draws.tolist()
+        self.draws[1] += 1
+        chosen = draw_classes(labels, self.num_classes, self._sample, step_generator(seed, step))
+        return rows_of(self.proxies, chosen), torch.searchsorted(chosen, labels)
 
     def prepare(self, norms: Tensor) -> None:
         """Look at the lengths ``(B, 1)`` of the raw embeddings, before S is made of a batch."""
@@ -176,6 +227,11 @@ class ProxyLoss(Loss):
         proxies = proxies.flatten(0, -2)
         right = Side(proxies, lengths(proxies) if self.on_sphere else None)
         return samples.followed_by(right.at(labels)) if self.among_proxies else samples, right
+
+    def extra_repr(self) -> str:
+        """The constructor's keywords, and the share of the classes if they are sampled."""
+        told = super().extra_repr()
+        return told if self._sample == 1 else f"{told}, sample={self._sample}"
 
     def _check_shapes(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         check_embeddings(embeddings)

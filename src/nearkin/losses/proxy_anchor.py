@@ -75,30 +75,30 @@ class ProxyAnchor(ProxyLoss):
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """A log-sum-exp per class over its own samples and one over all others."""
-        own = one_hot(labels, self.num_classes).to(torch.bool)
+        own = one_hot(labels, S.shape[1]).to(torch.bool)
         pull = log_one_plus_sum_exp(-self.alpha * (S - self.margin), own, dim=0)
         push = log_one_plus_sum_exp(self.alpha * (S + self.margin), ~own, dim=0)
         return pull.sum() / own.any(dim=0).sum() + push.mean()
 
     def weighted_value(self, S: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         """A sample that counts w times is in its sums w times."""
-        own = one_hot(labels, self.num_classes).to(torch.bool)
+        own = one_hot(labels, S.shape[1]).to(torch.bool)
         present, pulls = parts_by_sample(-self.alpha * (S - self.margin), own, weights)
         _, pushes = parts_by_sample(self.alpha * (S + self.margin), ~own, weights)
-        return len(S) * (pulls / or_one(present) + pushes / self.num_classes)
+        return len(S) * (pulls / or_one(present) + pushes / S.shape[1])
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """The same in closed form: B numbers for the samples' own classes, B × C for all others."""
         own = labels.unsqueeze(1)
         pulls = S.gather(1, own).squeeze(1).sub_(self.margin).mul_(-self.alpha)
         bound = self.alpha * (1 + self.margin)
-        per_class, shares, present = positive_term(pulls, labels, self.num_classes, bound)
+        per_class, shares, present = positive_term(pulls, labels, S.shape[1], bound)
         pushes, offset = S * self.alpha, self.alpha * self.margin
         away, push = log_one_plus_sum_exp_(pushes, 0, self.alpha, Outside(columns=own), offset)
-        value = (per_class.sum() / present).add_(away.sum(), alpha=1 / self.num_classes)
+        value = (per_class.sum() / present).add_(away.sum(), alpha=1 / S.shape[1])
         if not with_weights:
             return Measured(value)
-        weights = pushes.mul_(push.mul_(self.alpha / self.num_classes))
+        weights = pushes.mul_(push.mul_(self.alpha / S.shape[1]))
         weights.scatter_(1, own, shares.div_(present).mul_(-self.alpha).unsqueeze(1))
         return Measured(value, weights)
 

@@ -82,7 +82,10 @@ class ProxyGML(ProxyLoss):
     @property
     def selected_per_sample(self) -> int:
         """K, how many proxies a sample sees."""
-        wanted = ceil(self.ratio * self.num_classes * self.proxies_per_class - 1e-9)  # 0.07 · 100 is 7, not 8
+        return self._selected_of(self.num_classes)
+
+    def _selected_of(self, classes: int) -> int:
+        wanted = ceil(self.ratio * classes * self.proxies_per_class - 1e-9)  # 0.07 · 100 is 7, not 8
         return max(self.proxies_per_class, wanted)
 
     def initial_proxies(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -91,10 +94,11 @@ class ProxyGML(ProxyLoss):
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of the sums of selected similarities, over the classes that have one."""
-        by_class = (-1, self.num_classes, self.proxies_per_class)
-        is_own = one_hot(labels, self.num_classes).to(torch.bool).repeat_interleave(self.proxies_per_class, 1)
+        classes = S.shape[1] // self.proxies_per_class
+        by_class = (-1, classes, self.proxies_per_class)
+        is_own = one_hot(labels, classes).to(torch.bool).repeat_interleave(self.proxies_per_class, 1)
         ranked = S.detach().masked_fill(is_own, inf)
-        nearest = ranked.topk(self.selected_per_sample, dim=1, sorted=False).indices
+        nearest = ranked.topk(self._selected_of(classes), dim=1, sorted=False).indices
         selected = torch.zeros_like(S, dtype=torch.bool).scatter_(1, nearest, True)
         logits = torch.where(selected, S, 0).view(by_class).sum(dim=2)
         logits = logits.masked_fill(~selected.view(by_class).any(dim=2), -inf)

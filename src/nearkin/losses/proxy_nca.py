@@ -61,7 +61,7 @@ class ProxyNCA(ProxyLoss):
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """‖z − v‖² = 2 − 2S, whose constant cancels."""
         own = labels.unsqueeze(1)
-        if self.num_classes == 1:
+        if S.shape[1] == 1:
             return S.sum(dim=1) * 0
         near = 2 * self.scale * S
         others = torch.ones_like(S, dtype=torch.bool).scatter_(1, own, False)
@@ -69,7 +69,7 @@ class ProxyNCA(ProxyLoss):
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """A proxy's weight is its share of the sum, the own proxy's a constant."""
-        if self.num_classes == 1:
+        if S.shape[1] == 1:
             return Measured(S.new_zeros(()), torch.zeros_like(S))
         own, slope = labels.unsqueeze(1), 2 * self.scale
         others = S * slope

@@ -76,14 +76,14 @@ class ProxyRepulsion(ProxyLoss):
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """The positive term of Proxy-Anchor and, through samples, the repulsion: R is SᵀS."""
-        own = one_hot(labels, self.num_classes).to(torch.bool)
+        own = one_hot(labels, S.shape[1]).to(torch.bool)
         pull = log_one_plus_sum_exp(-self.alpha * (S - self.margin), own, dim=0)
         value = pull.sum() / own.any(dim=0).sum()
         return value + repulsion(S, self.alpha, self.margin) if self.through_samples else value
 
     def weighted_value(self, S: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         """A sample that counts w times is in its sums w times."""
-        own = one_hot(labels, self.num_classes).to(torch.bool)
+        own = one_hot(labels, S.shape[1]).to(torch.bool)
         present, pulls = parts_by_sample(-self.alpha * (S - self.margin), own, weights)
         values = len(S) * pulls / or_one(present)
         if not self.through_samples:

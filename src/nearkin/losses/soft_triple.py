@@ -85,15 +85,15 @@ class SoftTriple(ProxyLoss):
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of the soft maxima over centres."""
-        S = S.view(-1, self.num_classes, self.proxies_per_class)
+        S = S.view(len(S), -1, self.proxies_per_class)
         per_class = (torch.softmax(S / self.gamma, dim=2) * S).sum(dim=2)
-        own = one_hot(labels, self.num_classes).to(S.dtype)
+        own = one_hot(labels, per_class.shape[1]).to(S.dtype)
         return cross_entropy(self.scale * (per_class - self.margin * own), labels, reduction="none")
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """The same in closed form; ∂S_c/∂S_ck = a_ck (1 + (S_ck − S_c)/γ)."""
         # The first centres of all classes, then all second ones: sums over centres then run along whole rows.
-        by_class = (-1, self.num_classes, self.proxies_per_class)
+        by_class = (len(S), -1, self.proxies_per_class)
         S = S.view(by_class).mT.contiguous()
         assigned = S / self.gamma
         share = log_sum_exp_(assigned, 1, 1 / self.gamma).share

@@ -310,6 +310,7 @@ def _base_loss_maker(recipe: Recipe) -> Callable[[int, int, torch.Generator], Lo
             num_classes=classes,
             embedding_dim=size,
             generator=generator,
+            sample=settings.sample,
             **settings.keywords,
         )
     maker = LossRecipe.maker(settings.name)

@@ -199,6 +199,8 @@ class LossRecipe(Choice):
             labels) → scalar`` whose further parameters are keywords.
         lr: Learning rate of its proxies or boundaries; by default ``lr_factor`` times the network's.
         lr_factor: Used where ``lr`` is not given.
+        sample: For a loss with proxies, the share of the classes outside a batch that it is compared with;
+            all by default. Needs ``adamw``, ``adam`` or ``sgd``.
         memory: A cross-batch memory around it; none by default.
         language: Language guidance beside it; none by default.
     """
@@ -206,6 +208,7 @@ class LossRecipe(Choice):
     name: str = "proxy_anchor"
     lr: Rate | None = None
     lr_factor: Positive = 10.0
+    sample: Annotated[float, Field(gt=0, le=1)] | None = None
     memory: MemoryRecipe | None = None
     language: LanguageRecipe | None = None
 
@@ -216,7 +219,7 @@ class LossRecipe(Choice):
     def _check_values(self) -> LossRecipe:
         if self.name not in loss_registry:
             return self
-        loss = losses.build(self.name, num_classes=2, embedding_dim=2, **self.keywords)
+        loss = losses.build(self.name, num_classes=2, embedding_dim=2, sample=self.sample, **self.keywords)
         if self.memory is not None:
             losses.CrossBatchMemory(loss, **self.memory.model_dump())
         if self.language is not None:

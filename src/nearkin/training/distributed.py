@@ -119,7 +119,12 @@ class Processes:
     def _reduce(self, gradients: list[Tensor], factor: float) -> None:
         if self.count == 1:
             return
-        for bucket in _buckets(gradients):
+        for sparse in (gradient for gradient in gradients if gradient.is_sparse):
+            # Of sampled classes: every process saw the whole batch and drew the same ones.
+            values = sparse._values()
+            dist.all_reduce(values)
+            values.mul_(factor)
+        for bucket in _buckets([gradient for gradient in gradients if not gradient.is_sparse]):
             together = torch.cat([gradient.flatten() for gradient in bucket])
             dist.all_reduce(together)
             if factor != 1:

@@ -32,7 +32,7 @@ from nearkin.observer import Observer
 from nearkin.training.averaging import WeightAverage
 from nearkin.training.distributed import Processes, build_accelerator
 from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
-from nearkin.training.optimizers import refuse_forgotten_parameters
+from nearkin.training.optimizers import refuse_forgotten_parameters, refuse_sampled_classes
 from nearkin.training.protocol import Scorer
 from nearkin.training.result import DataSummary, NetworkResult, SplitSummary
 from nearkin.training.resuming import (
@@ -163,6 +163,7 @@ class _Training:
             raise ValueError("nothing can be trained: neither the network nor the loss has free parameters")
         optimizer = task.optimizer(groups)
         refuse_forgotten_parameters(optimizer, network=trained_part, loss=loss)
+        refuse_sampled_classes(optimizer, loss)
         self.backbone_parameters = [p for p in trained_part.backbone.parameters() if p.requires_grad]
         # The processes meet in this loop, not in a wrapper: see nearkin.training.distributed.
         self.network, self.loss = (

@@ -1,4 +1,7 @@
-"""Optimisers by name: the usual four, and any of torch's (``torch:RAdam``) and timm's (``timm:lamb``)."""
+"""Optimisers by name: the usual four, and any of torch's (``torch:RAdam``) and timm's (``timm:lamb``).
+
+``adamw``, ``adam`` and ``sgd`` also take the sparse gradients of sampled classes.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from nearkin.registry import Registry, nearest_name
+from nearkin.training import lazy_optimizers
 
 Groups = list[dict[str, Any]]
 
@@ -17,8 +21,8 @@ registry: Registry[Optimizer] = Registry("optimizer")
 register = registry.register
 names = registry.names
 
-registry.register("adamw")(torch.optim.AdamW)
-registry.register("adam")(torch.optim.Adam)
+registry.register("adamw")(lazy_optimizers.AdamW)
+registry.register("adam")(lazy_optimizers.Adam)
 registry.register("rmsprop")(torch.optim.RMSprop)
 
 
@@ -33,7 +37,7 @@ def sgd(
     nesterov: bool = False,
 ) -> Optimizer:
     """Stochastic gradient descent with momentum."""
-    return torch.optim.SGD(
+    return lazy_optimizers.SGD(
         params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov
     )
 
@@ -74,3 +78,14 @@ def refuse_forgotten_parameters(optimizer: Optimizer, **modules: nn.Module) -> N
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and id(parameter) not in known:
                 raise ValueError(f"{owner} parameter {name!r} is not in the optimiser: it would never move")
+
+
+def refuse_sampled_classes(optimizer: Optimizer, loss: nn.Module) -> None:
+    """Refuse an optimiser that cannot take the sparse gradients of sampled classes."""
+    sampled = any(getattr(part, "sample", 1) != 1 for part in loss.modules())
+    takes = isinstance(optimizer, lazy_optimizers.LAZY | torch.optim.SparseAdam | torch.optim.Adagrad)
+    if sampled and not takes:
+        raise ValueError(
+            f"loss.sample needs an optimiser that takes sparse gradients, not {type(optimizer).__name__}: "
+            "use optimizer.name=adamw, adam or sgd"
+        )

@@ -458,9 +458,16 @@ def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def without_neutral_keys(terms: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without those that change no number."""
+    """Settings without those that change no number: neutral keys, and what is not set at all.
+
+    So a run goes on that began before there was a key, unless the key is set now.
+    """
     return {
-        section: {key: value for key, value in values.items() if f"{section}.{key}" not in NEUTRAL_KEYS}
+        section: {
+            key: value
+            for key, value in values.items()
+            if f"{section}.{key}" not in NEUTRAL_KEYS and value is not None
+        }
         if isinstance(values, Mapping)
         else values
         for section, values in terms.items()
