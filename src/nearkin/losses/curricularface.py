@@ -83,6 +83,6 @@ class CurricularFace(MarginSoftmax):
         hard, t = moved < S, self.t.to(S.dtype)
         return torch.where(hard, S * (S + t), S), torch.where(hard, 2 * S + t, 1)
 
-    def remember(self, cosine: Tensor) -> None:
+    def remember(self, own: Tensor) -> None:
         """Move t towards the mean own cosine."""
-        self.t.lerp_(cosine.mean().clamp_(-1, 1).to(self.t.dtype), self.momentum)
+        self.t.lerp_(own.mean().clamp_(-1, 1).to(self.t.dtype), self.momentum)

@@ -47,6 +47,8 @@ class DirectionProxyNCA(ProxyNCA):
 
     search_space = space(scale=SCALE, gamma=MARGIN)
 
+    tiling = None
+
     def __init__(
         self,
         num_classes: int,

@@ -21,7 +21,7 @@ from nearkin.losses.softmax import cross_entropy_
 class MarginSoftmax(ProxyLoss):
     """Cross-entropy of ``scale`` times the cosines, after the own one was moved.
 
-    A subclass defines :meth:`move`, and may define :meth:`harden` and :meth:`remember`.
+    A subclass defines :meth:`move`, and may define :meth:`harden` and ``remember``.
 
     Running means (buffers, in ``state_dict``) are taken in training mode only, and what a batch adds to them
     counts from the next batch on: so a batch's gradient is the derivative of its value with everything that
@@ -36,6 +36,8 @@ class MarginSoftmax(ProxyLoss):
         generator: starts the proxies.
         proxies_per_class: K.
     """
+
+    tiling = "rows"
 
     def __init__(
         self,
@@ -65,8 +67,14 @@ class MarginSoftmax(ProxyLoss):
         """
         return S, None
 
-    def remember(self, cosine: Tensor) -> None:
-        """Look at the own cosines ``(B, 1)`` of a batch, in training mode, when its value is known."""
+    def own_logits(self, own: Tensor) -> Tensor:
+        """Moved, and scaled."""
+        return self.scale * with_derivative(*self.move(own.detach()), own)
+
+    def other_logits(self, others: Tensor, own: Tensor) -> Tensor:
+        """Hardened, and scaled."""
+        hardened, slopes = self.harden(others.detach(), self.move(own)[0])
+        return self.scale * (others if slopes is None else with_derivative(hardened, slopes, others))
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy after the own cosines were moved by the margin."""

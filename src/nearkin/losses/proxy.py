@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,10 @@ from nearkin.losses.similarity import (
     similarities,
     through_similarities,
 )
+from nearkin.losses.tiles import MOST_AT_ONCE, Slice, Tiled, classes_of_a_tile, through_tiles
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class ProxyLoss(Loss):
@@ -59,10 +63,22 @@ class ProxyLoss(Loss):
     """Whether the loss also looks at similarities between proxies: S is then ``(2B, C)``, the samples' above
     those of their own proxies."""
 
+    tiling: ClassVar[Literal["rows", "columns"] | None] = None
+    """How the loss can be found tile after tile of classes, if it can: "rows", for a softmax over classes, by
+    :meth:`own_logits` and :meth:`other_logits`; "columns", for a mean over classes, by :meth:`own_term` and
+    :meth:`column_terms`."""
+
+    own_in_sum: ClassVar[bool] = True
+    """Whether the own class is in the softmax's sum."""
+
+    tile: int | None = None
+    """Classes of a tile; without it, all at once where they fit. Tiles change nothing but rounding."""
+
     draws: Tensor
     """Seed and step of the sampled classes, if classes are sampled."""
 
     _sample: float = 1.0
+    _owned: Slice | None = None
 
     def __init__(
         self,
@@ -113,6 +129,30 @@ class ProxyLoss(Loss):
         elif "draws" in self._buffers:
             del self.draws
 
+    def shard(self, rank: int, count: int, group: ProcessGroup | None = None) -> None:
+        """Keep the proxies of a slice of the classes: those of one process of several.
+
+        Every process calls the loss with the embeddings and labels of the *whole* batch, as
+        :func:`nearkin.gather` brings them together, and gets the value of the whole batch and its whole
+        gradient by the embeddings; its own proxies get their gradients, which are complete and must not be
+        averaged. Sums are exchanged between the processes, similarities and proxies are not. With sampled
+        classes each process draws from its own slice.
+
+        Args:
+            rank: Which process this is.
+            count: Of how many.
+            group: The processes; all by default.
+        """
+        if self.tiling is None:
+            raise ValueError(f"{type(self).__name__} cannot be divided among processes")
+        if self._owned is not None:
+            raise ValueError(f"{type(self).__name__} has been divided among processes already")
+        first, end = (self.num_classes * place // count for place in (rank, rank + 1))
+        self._owned = Slice(first, end - first, group, count > 1)
+        self.proxies = nn.Parameter(self.proxies.detach()[first:end].clone())
+        if self._sample < 1:
+            self.draws[0] += rank
+
     def initial_proxies(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Where the proxies start: normal with deviation √(2/C), kaiming by fan-out."""
         return torch.randn(shape, generator=generator) * sqrt(2 / self.num_classes)
@@ -153,24 +193,60 @@ class ProxyLoss(Loss):
                 return nothing if reduction == "none" else nothing.sum()
             self.prepare(norms)
             samples = Side(rows, norms if self.on_sphere else None)
-            proxies, labels = self._compared(labels.long())
+            classes = labels.long()
+            proxies, labels = self._compared(classes)
             proxies = proxies.to(rows.dtype)
             if reduction == "mean" and weights is None:
-                value = self._through(samples, proxies, labels)
+                value = self._in_tiles(samples, proxies, classes, labels)
+                value = self._through(samples, proxies, labels) if value is None else value
             else:
+                self._refuse_slices()
                 value = self._values(samples, proxies, labels, weights)
                 value = value if reduction == "none" else value.mean()
-            extra = self.extra_term(proxies)
+            extra = self._whole_extra_term(proxies)
             return value if extra is None else value + extra
 
     def _compared(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The proxies of the classes that a batch is compared with, and the labels' places among them."""
+        owned = self._owned or Slice(0, self.num_classes)
+        labels = labels if self._owned is None else owned.labels(labels)
         if self._sample == 1 or not self.training:
             return self.proxies, labels
         seed, step = self.draws.tolist()
         self.draws[1] += 1
-        chosen = draw_classes(labels, self.num_classes, self._sample, step_generator(seed, step))
-        return rows_of(self.proxies, chosen), torch.searchsorted(chosen, labels)
+        chosen = draw_classes(labels, owned.count, self._sample, step_generator(seed, step))
+        places = torch.searchsorted(chosen, labels)
+        return rows_of(self.proxies, chosen), places if self._owned is None else torch.where(
+            labels < 0, -1, places
+        )
+
+    def _in_tiles(self, samples: Side, proxies: Tensor, classes: Tensor, places: Tensor) -> Tensor | None:
+        """The value, tile after tile, where that is wanted or needed."""
+        if self.tiling is None:
+            return None
+        B, K = len(samples.rows), 1 if proxies.dim() == 2 else proxies.shape[1]
+        if self._owned is None and self.tile is None and B * len(proxies) * K <= MOST_AT_ONCE:
+            return None
+        tile = self.tile or classes_of_a_tile(B, K)
+        owned = self._owned or Slice(0, self.num_classes)
+        return through_tiles(
+            Tiled(self, classes, places, tile, owned, torch.is_grad_enabled()), samples, proxies
+        )
+
+    def _whole_extra_term(self, proxies: Tensor) -> Tensor | None:
+        """The extra term, which of several slices is their mean by their sizes."""
+        extra = self.extra_term(proxies)
+        if extra is None or self._owned is None:
+            return extra
+        sizes = self._owned.sum(extra.new_tensor(len(proxies)))
+        part = extra * (len(proxies) / sizes)
+        return part + (self._owned.sum(part.detach().clone()) - part.detach())
+
+    def _refuse_slices(self) -> None:
+        if self._owned is not None:
+            raise ValueError(
+                f"{type(self).__name__} is divided among processes: there are no weights or values of samples"
+            )
 
     def prepare(self, norms: Tensor) -> None:
         """Look at the lengths ``(B, 1)`` of the raw embeddings, before S is made of a batch."""
@@ -205,6 +281,34 @@ class ProxyLoss(Loss):
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """The scalar value and, where wanted, the weights ∂L/∂S; S stays as it is."""
         return measure_by_autograd(lambda S: self.value(S, labels).mean(), S, (), with_weights)
+
+    def by_class(self, S: Tensor) -> Tensor:
+        """One similarity ``(B, c)`` for each class, of those of its proxies, ``(B, c · K)``."""
+        return S
+
+    def own_logits(self, own: Tensor) -> Tensor:
+        """What becomes of the similarities ``(B, 1)`` of the own classes, differentiable."""
+        raise NotImplementedError(f"{type(self).__name__} must define own_logits")
+
+    def other_logits(self, others: Tensor, own: Tensor) -> Tensor:
+        """What becomes of those of other classes ``(B, c)``, differentiable in them.
+
+        Args:
+            others: the own class may be among them; what becomes of it does not matter.
+            own: those of the own classes, ``(B, 1)``, a constant.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define other_logits")
+
+    def own_term(self, own: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What the own similarities ``(B, 1)`` give, and their weights."""
+        raise NotImplementedError(f"{type(self).__name__} must define own_term")
+
+    def column_terms(self, S: Tensor, among: Tensor) -> Tensor:
+        """What each class ``(c,)`` gives, differentiable in S ``(B, c)``, over the samples ``among`` it."""
+        raise NotImplementedError(f"{type(self).__name__} must define column_terms")
+
+    def remember(self, own: Tensor) -> None:
+        """Look at the own similarities ``(B, 1)`` of a batch, in training mode, when its value is known."""
 
     def extra_term(self, proxies: Tensor) -> Tensor | None:
         """What the loss adds that depends on raw proxies ``(C, D)`` or ``(C, K, D)`` alone; or nothing."""

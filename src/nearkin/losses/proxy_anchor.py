@@ -58,6 +58,8 @@ class ProxyAnchor(ProxyLoss):
 
     search_space = space(alpha=SCALE, margin=MARGIN)
 
+    tiling = "columns"
+
     def __init__(
         self,
         num_classes: int,
@@ -86,6 +88,17 @@ class ProxyAnchor(ProxyLoss):
         present, pulls = parts_by_sample(-self.alpha * (S - self.margin), own, weights)
         _, pushes = parts_by_sample(self.alpha * (S + self.margin), ~own, weights)
         return len(S) * (pulls / or_one(present) + pushes / S.shape[1])
+
+    def own_term(self, own: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The positive term."""
+        present, places = labels.unique(return_inverse=True)
+        pulls, bound = own.squeeze(1).sub(self.margin).mul_(-self.alpha), self.alpha * (1 + self.margin)
+        per_class, shares, _ = positive_term(pulls, places, len(present), bound)
+        return per_class.sum() / len(present), shares.mul_(-self.alpha / len(present)).unsqueeze(1)
+
+    def column_terms(self, S: Tensor, among: Tensor) -> Tensor:
+        """A class's logarithm over the samples of the others."""
+        return log_one_plus_sum_exp(self.alpha * (S + self.margin), among, dim=0)
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """The same in closed form: B numbers for the samples' own classes, B × C for all others."""

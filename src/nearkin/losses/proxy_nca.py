@@ -46,6 +46,9 @@ class ProxyNCA(ProxyLoss):
 
     search_space = space(scale=SCALE)
 
+    tiling = "rows"
+    own_in_sum = False
+
     def __init__(
         self,
         num_classes: int,
@@ -66,6 +69,14 @@ class ProxyNCA(ProxyLoss):
         near = 2 * self.scale * S
         others = torch.ones_like(S, dtype=torch.bool).scatter_(1, own, False)
         return log_sum_exp(near, others) - near.gather(1, own).squeeze(1)
+
+    def own_logits(self, own: Tensor) -> Tensor:
+        """Scaled."""
+        return 2 * self.scale * own
+
+    def other_logits(self, others: Tensor, own: Tensor) -> Tensor:
+        """Scaled."""
+        return 2 * self.scale * others
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """A proxy's weight is its share of the sum, the own proxy's a constant."""

@@ -46,6 +46,8 @@ class ProxyNCAPlusPlus(ProxyLoss):
 
     search_space = space(temperature=TEMPERATURE)
 
+    tiling = "rows"
+
     def __init__(
         self,
         num_classes: int,
@@ -61,6 +63,14 @@ class ProxyNCAPlusPlus(ProxyLoss):
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """‖z − v‖² = 2 − 2S, whose constant cancels."""
         return cross_entropy(2 * S / self.temperature, labels, reduction="none")
+
+    def own_logits(self, own: Tensor) -> Tensor:
+        """Scaled."""
+        return 2 / self.temperature * own
+
+    def other_logits(self, others: Tensor, own: Tensor) -> Tensor:
+        """Scaled."""
+        return 2 / self.temperature * others
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """The gradient of a cross-entropy, scaled."""

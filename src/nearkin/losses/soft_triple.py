@@ -57,6 +57,8 @@ class SoftTriple(ProxyLoss):
 
     search_space = space(scale=SCALE, gamma=TEMPERATURE, margin=MARGIN, tau=MARGIN)
 
+    tiling = "rows"
+
     def __init__(
         self,
         num_classes: int,
@@ -85,10 +87,22 @@ class SoftTriple(ProxyLoss):
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of the soft maxima over centres."""
-        S = S.view(len(S), -1, self.proxies_per_class)
-        per_class = (torch.softmax(S / self.gamma, dim=2) * S).sum(dim=2)
+        per_class = self.by_class(S)
         own = one_hot(labels, per_class.shape[1]).to(S.dtype)
         return cross_entropy(self.scale * (per_class - self.margin * own), labels, reduction="none")
+
+    def by_class(self, S: Tensor) -> Tensor:
+        """The soft maximum over centres."""
+        S = S.view(len(S), -1, self.proxies_per_class)
+        return (torch.softmax(S / self.gamma, dim=2) * S).sum(dim=2)
+
+    def own_logits(self, own: Tensor) -> Tensor:
+        """Scaled."""
+        return self.scale * (own - self.margin)
+
+    def other_logits(self, others: Tensor, own: Tensor) -> Tensor:
+        """Scaled."""
+        return self.scale * others
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """The same in closed form; ∂S_c/∂S_ck = a_ck (1 + (S_ck − S_c)/γ)."""

@@ -46,6 +46,8 @@ class Softmax(ProxyLoss):
         True
     """
 
+    tiling = "rows"
+
     def __init__(
         self,
         num_classes: int,
@@ -67,6 +69,14 @@ class Softmax(ProxyLoss):
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of the (scaled) similarities."""
         return cross_entropy(self._slope * S, labels, reduction="none")
+
+    def own_logits(self, own: Tensor) -> Tensor:
+        """Scaled."""
+        return self._slope * own
+
+    def other_logits(self, others: Tensor, own: Tensor) -> Tensor:
+        """Scaled."""
+        return self._slope * others
 
     @property
     def _slope(self) -> float:

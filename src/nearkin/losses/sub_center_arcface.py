@@ -83,18 +83,22 @@ class SubCenterArcFace(MarginSoftmax):
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """ArcFace of the nearest centres' cosines."""
-        return super().value(self._by_class(S).amax(dim=2), labels)
+        return super().value(self.by_class(S), labels)
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """A class's weight goes to its nearest centre."""
-        nearest, places = self._by_class(S).max(dim=2, keepdim=True)
+        nearest, places = self._centres(S).max(dim=2, keepdim=True)
         value, weights, _ = super().measure(nearest.squeeze(2), labels, with_weights)
         if weights is None:
             return Measured(value)
-        spread = self._by_class(torch.zeros_like(S)).scatter_(2, places, weights.unsqueeze(2))
+        spread = self._centres(torch.zeros_like(S)).scatter_(2, places, weights.unsqueeze(2))
         return Measured(value, spread.flatten(1))
 
-    def _by_class(self, S: Tensor) -> Tensor:
+    def by_class(self, S: Tensor) -> Tensor:
+        """The nearest centre's."""
+        return self._centres(S).amax(dim=2)
+
+    def _centres(self, S: Tensor) -> Tensor:
         return S.view(len(S), -1, self.proxies_per_class)
 
     @torch.no_grad()
