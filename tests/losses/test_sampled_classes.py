@@ -220,7 +220,7 @@ def test_a_share_is_a_share(wrong):
 
 
 def test_a_loss_without_proxies_has_none_to_sample():
-    with pytest.raises(ValueError, match="loss 'triplet' has no proxies"):
+    with pytest.raises(ValueError, match="sample=0.5: loss 'triplet' has no proxies"):
         losses.build("triplet", sample=0.5)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from math import isfinite
 from typing import Any, ClassVar, TypeVar, cast
@@ -145,6 +146,9 @@ def build(
     generator: torch.Generator | None = None,
     reduction: str = "mean",
     sample: float | None = None,
+    tile: int | None = None,
+    storage: str | None = None,
+    memory_map: str | os.PathLike[str] | None = None,
     **hyperparameters: Any,
 ) -> Loss:
     """Make a loss by its name.
@@ -157,6 +161,9 @@ def build(
         reduction: "mean" for a scalar, "none" for one value per sample, whose mean is the scalar.
         sample: for losses with proxies, the share of the classes outside a batch that it is compared with,
             above 0; all by default. See ``ProxyLoss.sample_classes`` and docs/many_classes.md.
+        tile: for losses with proxies, classes that are compared at a time; by default all, where they fit.
+        storage: for losses with proxies, in which precision these are kept: "float32", "bfloat16", "float16".
+        memory_map: for losses with proxies, a folder for a file to keep these in.
         hyperparameters: keywords of the loss, see ``describe(name)``.
 
     Raises:
@@ -181,12 +188,25 @@ def build(
     loss = registry.build(name, **hyperparameters)
     if reduction != "mean":
         loss.reduction = reduction
-    if sample is not None:
-        sample_classes = getattr(loss, "sample_classes", None)
-        if sample_classes is None:
-            raise ValueError(f"sample={sample}: loss {name!r} has no proxies, so there are none to sample")
-        sample_classes(sample, generator)
+    given = {"sample": sample, "tile": tile, "storage": storage, "memory_map": memory_map}
+    _arrange_proxies(loss, name, generator, {key: value for key, value in given.items() if value is not None})
     return loss
+
+
+def _arrange_proxies(loss: Any, name: str, generator: torch.Generator | None, given: dict[str, Any]) -> None:
+    """What losses with proxies can do for very many classes."""
+    if not given:
+        return
+    if not hasattr(loss, "sample_classes"):
+        key, value = next(iter(given.items()))
+        raise ValueError(f"{key}={value}: loss {name!r} has no proxies, which {key} is about")
+    if "tile" in given:
+        require_count(tile=given["tile"])
+        loss.tile = given["tile"]
+    if "storage" in given or "memory_map" in given:
+        loss.store_proxies(given.get("storage", "float32"), given.get("memory_map"))
+    if "sample" in given:
+        loss.sample_classes(given["sample"], generator)
 
 
 def require_positive(**values: float) -> None:

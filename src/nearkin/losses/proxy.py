@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from contextlib import suppress
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -37,6 +41,9 @@ from nearkin.losses.tiles import MOST_AT_ONCE, Slice, Tiled, classes_of_a_tile, 
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+
+STORAGES = ("float32", "bfloat16", "float16")
 
 
 class ProxyLoss(Loss):
@@ -129,6 +136,30 @@ class ProxyLoss(Loss):
         elif "draws" in self._buffers:
             del self.draws
 
+    def store_proxies(self, storage: str, memory_map: str | os.PathLike[str] | None = None) -> None:
+        """Keep the proxies in half precision, in a file, or both.
+
+        What is compared is computed in float32 as always. It is meant for sampled classes: their optimisers
+        update rows in float32 and round them, and touch no other row.
+
+        Args:
+            storage: "float32", "bfloat16" or "float16".
+            memory_map: A folder, for a file that is mapped into memory: what is not used stays on the disk.
+                The file loses its name at once, so that its space is free when the process ends, however it
+                ends.
+        """
+        require_one_of(STORAGES, storage=storage)
+        values = self.proxies.detach().to(getattr(torch, storage))
+        if memory_map is not None:
+            Path(memory_map).mkdir(parents=True, exist_ok=True)
+            handle, file = tempfile.mkstemp(prefix=".proxies-", dir=memory_map)
+            os.close(handle)
+            mapped = torch.from_file(file, True, values.numel(), dtype=values.dtype)
+            values = mapped.view(values.shape).copy_(values)
+            with suppress(PermissionError):  # Windows keeps the names of files that are in use
+                Path(file).unlink()
+        self.proxies = nn.Parameter(values)
+
     def shard(self, rank: int, count: int, group: ProcessGroup | None = None) -> None:
         """Keep the proxies of a slice of the classes: those of one process of several.
 
@@ -214,7 +245,7 @@ class ProxyLoss(Loss):
             return self.proxies, labels
         seed, step = self.draws.tolist()
         self.draws[1] += 1
-        chosen = draw_classes(labels, owned.count, self._sample, step_generator(seed, step))
+        chosen = draw_classes(labels, owned.size, self._sample, step_generator(seed, step))
         places = torch.searchsorted(chosen, labels)
         return rows_of(self.proxies, chosen), places if self._owned is None else torch.where(
             labels < 0, -1, places

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import torch
 from torch import Tensor
 
@@ -46,7 +48,7 @@ class ProxyNCA(ProxyLoss):
 
     search_space = space(scale=SCALE)
 
-    tiling = "rows"
+    tiling: ClassVar[Literal["rows", "columns"] | None] = "rows"
     own_in_sum = False
 
     def __init__(

@@ -68,7 +68,8 @@ def _first_of_each(numbers: Tensor) -> Tensor:
     values, inverse = numbers.unique(return_inverse=True)
     places = torch.arange(len(numbers))
     first = torch.full((len(values),), len(numbers)).scatter_reduce_(0, inverse, places, "amin")
-    return values[first.argsort()]
+    in_order: Tensor = values[first.argsort()]
+    return in_order
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:

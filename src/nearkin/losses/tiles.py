@@ -37,20 +37,20 @@ class Slice(NamedTuple):
 
     Attributes:
         first: The first of them.
-        count: How many they are.
+        size: How many they are.
         group: The processes that share all classes; none if this one has all.
         shared: Whether there are other processes.
     """
 
     first: int
-    count: int
+    size: int
     group: ProcessGroup | None = None
     shared: bool = False
 
     def labels(self, labels: Tensor) -> Tensor:
         """Labels counted from the first class; −1 for the classes of others."""
         own = labels - self.first
-        return torch.where((own >= 0) & (own < self.count), own, -1)
+        return torch.where((own >= 0) & (own < self.size), own, -1)
 
     def sum(self, numbers: Tensor) -> Tensor:
         """The sum over processes, in place."""

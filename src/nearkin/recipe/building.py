@@ -311,6 +311,9 @@ def _base_loss_maker(recipe: Recipe) -> Callable[[int, int, torch.Generator], Lo
             embedding_dim=size,
             generator=generator,
             sample=settings.sample,
+            tile=settings.tile,
+            storage=settings.storage,
+            memory_map=settings.memory_map,
             **settings.keywords,
         )
     maker = LossRecipe.maker(settings.name)

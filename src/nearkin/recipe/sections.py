@@ -201,6 +201,9 @@ class LossRecipe(Choice):
         lr_factor: Used where ``lr`` is not given.
         sample: For a loss with proxies, the share of the classes outside a batch that it is compared with;
             all by default. Needs ``adamw``, ``adam`` or ``sgd``.
+        tile: For a loss with proxies, classes that are compared at a time; by default all, where they fit.
+        storage: In which precision proxies are kept: ``float32`` (the default), ``bfloat16`` or ``float16``.
+        memory_map: A folder for a file that proxies are kept in, mapped into memory; in memory by default.
         memory: A cross-batch memory around it; none by default.
         language: Language guidance beside it; none by default.
     """
@@ -209,6 +212,9 @@ class LossRecipe(Choice):
     lr: Rate | None = None
     lr_factor: Positive = 10.0
     sample: Annotated[float, Field(gt=0, le=1)] | None = None
+    tile: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    storage: Literal["float32", "bfloat16", "float16"] | None = None
+    memory_map: Word | None = None
     memory: MemoryRecipe | None = None
     language: LanguageRecipe | None = None
 
@@ -219,7 +225,15 @@ class LossRecipe(Choice):
     def _check_values(self) -> LossRecipe:
         if self.name not in loss_registry:
             return self
-        loss = losses.build(self.name, num_classes=2, embedding_dim=2, sample=self.sample, **self.keywords)
+        loss = losses.build(
+            self.name,
+            num_classes=2,
+            embedding_dim=2,
+            sample=self.sample,
+            tile=self.tile,
+            storage=self.storage,
+            **self.keywords,
+        )
         if self.memory is not None:
             losses.CrossBatchMemory(loss, **self.memory.model_dump())
         if self.language is not None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.data.nested import move
+from nearkin.losses.tiles import MOST_AT_ONCE
 from nearkin.networks import has_trained_batch_norm
 from nearkin.networks.splitting import device_of
 from nearkin.observer import Observer
@@ -79,7 +80,8 @@ def detailed_estimate(task: Task) -> MemoryEstimate:
     trained = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
     copies = _COPIES_OF_PARAMETERS + (settings.ema is not None)
     whole_batch = sampler.batch_size * settings.views
-    loss = _MATRICES_OF_A_LOSS * _NUMBER * whole_batch * max(whole_batch, samples.num_classes)
+    similarities = max(whole_batch**2, min(whole_batch * samples.num_classes, MOST_AT_ONCE))
+    loss = _MATRICES_OF_A_LOSS * _NUMBER * similarities
     read = _bytes(inputs) / _PROBED * batch * (1 + 2 * task.embedder.workers)
     return MemoryEstimate(
         fixed=round(copies * trained + loss + read),

@@ -26,6 +26,7 @@ from nearkin.extras import data_frame
 from nearkin.tensor_files import DamagedFileError, TensorFile, read_tensors, write_tensors
 from nearkin.training.distributed import is_first_process
 from nearkin.training.result import Result
+from nearkin.training.shards import orphans, read_sharded, remove_sharded, shards_of, write_sharded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +45,7 @@ NEUTRAL_KEYS = frozenset(
         "data.root",
         "data.workers",
         "evaluation.batch_size",
+        "loss.memory_map",
         "evaluation.false_accept_rate",
         "network.trunk_cache",
         "training.checkpoint_minutes",
@@ -149,6 +151,8 @@ class Run:
         """Remove what a killed process was writing; for the one who trains the run, before it does."""
         if self.writes:
             remove_unfinished(self.path)
+            for shard in list(orphans(self.path / "checkpoint", self._checkpoints())):
+                shard.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -285,7 +289,7 @@ class Run:
         """Remove what only a training that goes on would need."""
         if self.writes:
             for file in self._checkpoints():
-                file.unlink(missing_ok=True)
+                remove_sharded(file)
 
     def _write(self, file: Path, write: Callable[[Path], None]) -> None:
         if not self.writes:
@@ -382,12 +386,17 @@ class Run:
         return sorted((self.path / "checkpoint").glob("step-*.safetensors"))
 
     def write_checkpoint(self, step: int, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, and keep the one before it in case the disk damages this one."""
+        """Write a checkpoint, and keep the one before it in case the disk damages this one.
+
+        Large tensors go into shards. Of a checkpoint that needs them only the last is kept, and the one
+        before it until that is whole: proxies of a million classes are too large to keep twice.
+        """
 
         def write(file: Path) -> None:
-            write_tensors(file, checkpoint.tensors, checkpoint.state)
-            for old in self._checkpoints()[:-_KEPT_CHECKPOINTS]:
-                old.unlink()
+            write_sharded(file, checkpoint.tensors, checkpoint.state)
+            kept = 1 if shards_of(file) else _KEPT_CHECKPOINTS
+            for old in self._checkpoints()[:-kept]:
+                remove_sharded(old)
 
         self._write(self.path / "checkpoint" / f"step-{step:09d}.safetensors", write)
 
@@ -395,7 +404,7 @@ class Run:
         """The newest checkpoint that can be read; a damaged one is passed over with a warning."""
         for file in reversed(self._checkpoints()):
             try:
-                return read_tensors(file)
+                return read_sharded(file)
             except DamagedFileError as damage:  # noqa: PERF203
                 warnings.warn(f"{file} is damaged ({damage}): going on from the one before", stacklevel=2)
         return None

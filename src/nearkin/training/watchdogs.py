@@ -67,6 +67,9 @@ class Glimpse:
     labels: Tensor
 
 
+_WATCHED_PROXIES = 1 << 16
+
+
 class Watchdogs:
     """Warnings about a training.
 
@@ -159,7 +162,8 @@ class Watchdogs:
         pairs = len(units) * (len(units) - 1)
         measures = [similarity, found]
         if self._proxies is not None:
-            proxies = self._proxies.detach().float()
+            proxies = self._proxies.detach()
+            proxies = proxies[:: -(-len(proxies) // _WATCHED_PROXIES) or 1].float()  # some, if there are many
             before = proxies if self._last_proxies is None else self._last_proxies.to(proxies.device)
             measures += [proxies.norm(), (proxies - before).norm()]
             first_look, self._last_proxies = self._last_proxies is None, proxies.clone()
