@@ -18,7 +18,7 @@ def batch(seed: int = 0) -> torch.Tensor:
 
 def trained(**keywords) -> losses.ProxyLoss:
     loss = losses.build("arcface", sample=0.3, **SIZES, **keywords)
-    optimizer = AdamW(loss.parameters(), lr=0.05)
+    optimizer = AdamW(loss.parameters(), lr=0.05, eps=0.1)
     for seed in range(6):
         optimizer.zero_grad()
         loss(batch(seed), LABELS).backward()

@@ -15,7 +15,7 @@ import torch
 from running import execute, new_run
 
 from nearkin.recipe import Recipe
-from nearkin.training import Run, engine
+from nearkin.training import Run, engine, shards
 
 VARIANTS = {
     "proxies": {"loss": {"name": "proxy_anchor"}},
@@ -28,6 +28,11 @@ VARIANTS = {
         "loss": {"name": "margin"},
         "sampler": {"batch_size": 20},
         "training": {"accumulate": 2, "ema": 0.9},
+    },
+    "sampled classes": {
+        "loss": {"name": "arcface", "sample": 0.3, "scale": 16.0},
+        "optimizer": {"name": "adamw"},
+        "sampler": {"batch_size": 20},
     },
     "workers": {"loss": {"name": "proxy_nca"}, "data": {"workers": 1}},
 }
@@ -89,6 +94,17 @@ def test_three_kills_in_one_run(small_recipe, tmp_path):
     kills = [kill_after(run, recipe, total * part // 4, moments.uniform(0, 0.03)) for part in (0, 1, 2)]
     assert kills == [True] * 3
     assert finish(run, recipe) == whole
+
+
+def test_sampled_classes_and_lazy_state_in_shards_go_on(small_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1 << 10)
+    recipe = variant(small_recipe, "sampled classes", epochs=3)
+    whole = finish(tmp_path / "whole", recipe)
+    run = tmp_path / "run"
+    assert kill_after(run, recipe, 4, 0.01)
+    assert list((run / "checkpoint").glob("shard-*"))
+    assert finish(run, recipe) == whole
+    assert not list((run / "checkpoint").glob("shard-*"))
 
 
 @pytest.mark.slow

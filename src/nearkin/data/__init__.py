@@ -9,6 +9,7 @@ from typing import Any
 from nearkin.data import cars196 as cars196
 from nearkin.data import cub200 as cub200
 from nearkin.data import glyphs as glyphs
+from nearkin.data import identities as identities
 from nearkin.data import inshop as inshop
 from nearkin.data import sop as sop
 from nearkin.data import transforms as transforms
@@ -23,6 +24,7 @@ from nearkin.data.hugging_face import HuggingFaceSamples
 from nearkin.data.joining import join
 from nearkin.data.loading import Batch, Loader, loader
 from nearkin.data.nested import len_of, move, split
+from nearkin.data.numbered_names import NumberedNames
 from nearkin.data.per_sample import PerSample
 from nearkin.data.picture_list import Pictures
 from nearkin.data.preprocessing import Preprocessing
@@ -48,6 +50,7 @@ __all__ = [
     "ImageArray",
     "ImageFiles",
     "Loader",
+    "NumberedNames",
     "PerSample",
     "Pictures",
     "Preprocessing",

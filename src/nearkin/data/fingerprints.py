@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nearkin.data.content_hashes import content_hashes
 from nearkin.data.decoding import ImageFiles
+from nearkin.data.numbered_names import NumberedNames
 from nearkin.data.samples import ImageArray, Samples, SampleSet
 from nearkin.data.seeding import seeded_generators
 from nearkin.data.vectors import Vectors
@@ -114,6 +115,8 @@ def _add(digest: Any, value: Any) -> None:
         digest.update(f"{type(value).__name__} {value!r} ".encode())
     elif isinstance(value, Mapping):
         _add(digest, [(key, value[key]) for key in sorted(value, key=repr)])
+    elif isinstance(value, NumberedNames):
+        _add(digest, ("numbered", value.pattern, value.numbers))
     elif isinstance(value, list | tuple):
         digest.update(f"{len(value)} values ".encode())
         for part in value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.data.numbered_names import NumberedNames
 from nearkin.data.seeding import refuse_wrong_seed
 
 
@@ -68,7 +70,8 @@ class SampleSet:
 
     Attributes:
         labels: int64 tensor ``(N,)`` with values in ``range(num_classes)``.
-        class_names: What the numbers mean.
+        class_names: What the numbers mean: a tuple, or :class:`~nearkin.data.NumberedNames` where they are
+            numbers and very many.
 
     >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     >>> birds = SampleSet(ImageArray(pixels), ["wren", "gull", "wren"])
@@ -79,6 +82,11 @@ class SampleSet:
     def __init__(
         self, samples: Samples, labels: Iterable[Hashable] | Tensor, class_names: Sequence[str] | None = None
     ) -> None:
+        self.samples = samples
+        self.class_names: Sequence[str]
+        if isinstance(labels, Tensor) and labels.dim() == 1 and labels.dtype in _INTEGERS:
+            self._take_numbers(labels.detach().cpu().long(), class_names)
+            return
         values = _plain_labels(labels)
         if len(values) != len(samples):
             raise ValueError(f"{len(samples)} samples but {len(values)} labels")
@@ -92,12 +100,24 @@ class SampleSet:
             self.class_names = tuple(class_names)
             if set(values) != set(numbers):
                 empty = [name for number, name in enumerate(class_names) if number not in set(values)]
-                raise ValueError(
-                    f"labels must use every number from 0 to {len(class_names) - 1}, and no other"
-                    + (f"; class {empty[0]!r} has no sample" if empty else "")
-                )
-        self.samples = samples
+                raise _wrong_numbers(class_names, empty)
         self.labels = torch.tensor([numbers[v] for v in values], dtype=torch.long)
+
+    def _take_numbers(self, labels: Tensor, class_names: Sequence[str] | None) -> None:
+        """Labels that are numbers, without a Python object for each."""
+        if len(labels) != len(self.samples):
+            raise ValueError(f"{len(self.samples)} samples but {len(labels)} labels")
+        if class_names is None:
+            present, self.labels = torch.unique(labels, return_inverse=True)
+            names = NumberedNames(present)
+            self.class_names = names if len(names) > _MANY_CLASSES else tuple(names)
+            return
+        inside = labels[(labels >= 0) & (labels < len(class_names))]
+        absent = (torch.bincount(inside, minlength=len(class_names)) == 0).nonzero().flatten()
+        if len(inside) < len(labels) or len(absent):
+            raise _wrong_numbers(class_names, [class_names[int(number)] for number in absent[:1]])
+        self.labels = labels
+        self.class_names = class_names if isinstance(class_names, NumberedNames) else tuple(class_names)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -123,13 +143,28 @@ class SampleSet:
         """The samples at ``indices``, classes numbered anew (those without a sample are gone)."""
         indices = torch.as_tensor(indices, dtype=torch.long)
         present, labels = torch.unique(self.labels[indices], return_inverse=True)
-        names = [self.class_names[c] for c in present.tolist()]
+        names: Sequence[str]
+        if isinstance(self.class_names, NumberedNames):
+            names = self.class_names.select(present)
+        else:
+            names = [self.class_names[c] for c in present.tolist()]
         return SampleSet(self.samples.select(indices.tolist()), labels, names)
 
     def of_classes(self, classes: Sequence[int] | Tensor) -> SampleSet:
         """All samples of these classes, in their order here, classes numbered anew."""
         wanted = torch.isin(self.labels, torch.as_tensor(classes, dtype=torch.long))
         return self.select(wanted.nonzero().flatten())
+
+
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_MANY_CLASSES = 100_000
+
+
+def _wrong_numbers(class_names: Sequence[str], empty: Sequence[str]) -> ValueError:
+    return ValueError(
+        f"labels must use every number from 0 to {len(class_names) - 1}, and no other"
+        + (f"; class {empty[0]!r} has no sample" if empty else "")
+    )
 
 
 def _plain_labels(labels: Iterable[Hashable] | Tensor) -> list[Hashable]:
@@ -161,6 +196,23 @@ def _in_order(values: list[Hashable]) -> list[Any]:
     )
 
 
+def _shared_name(names: dict[str, Sequence[str]]) -> tuple[str, str, str] | None:
+    """A class name that two splits share, and which these are; the names of each split by the split's."""
+    numbered = [(split, own) for split, own in names.items() if isinstance(own, NumberedNames)]
+    if len(numbered) == len(names) and len({own.pattern for _, own in numbered}) == 1:
+        for (one, first), (other, second) in itertools.combinations(numbered, 2):
+            if (common := first.first_common(second)) is not None:
+                return common, one, other
+        return None
+    seen: dict[str, str] = {}
+    for split, own in names.items():
+        for name in own:
+            if name in seen:
+                return name, seen[name], split
+            seen[name] = split
+    return None
+
+
 @dataclass(frozen=True)
 class DataSet:
     """A data set in splits whose classes never meet.
@@ -189,15 +241,13 @@ class DataSet:
 
     def __post_init__(self) -> None:
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
-        seen: dict[str, str] = {}
-        for split, samples in splits.items():
-            for class_name in samples.class_names if samples is not None else ():
-                if class_name in seen:
-                    raise ValueError(
-                        f"{self.name}: class {class_name!r} is in {seen[class_name]} and in {split}, and a "
-                        "class may be in one split only, since scores are for classes never seen in training"
-                    )
-                seen[class_name] = split
+        names = {split: samples.class_names for split, samples in splits.items() if samples is not None}
+        if shared := _shared_name(names):
+            class_name, one, other = shared
+            raise ValueError(
+                f"{self.name}: class {class_name!r} is in {one} and in {other}, and a "
+                "class may be in one split only, since scores are for classes never seen in training"
+            )
 
     def require_test(self) -> SampleSet:
         """The test split, or a ``ValueError`` where there is none."""

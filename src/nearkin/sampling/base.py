@@ -156,10 +156,10 @@ class PlannedSampler(BatchSampler, ABC):
             self.resume(self.epoch + 1, 0)
         self._begun = True
         epoch, first = self.epoch, self._next_batch
-        images = self._planned(epoch_generator(self.seed, epoch)).tolist()
+        images = self._planned(epoch_generator(self.seed, epoch))
         for number, part in enumerate(self._parts_of_rank()[first:], start=first + 1):
             self._next_batch = number
-            yield images[part]
+            yield images[part].tolist()
         if self.epoch == epoch:
             self.resume(epoch + 1, 0)
 

@@ -106,7 +106,7 @@ class Watchdogs:
     def begin(self, sampler: PlannedSampler, network: nn.Module) -> None:
         """Look at the plan before the first batch."""
         samples, shown = len(sampler.labels), sampler.images_per_epoch
-        if samples - shown >= sampler.batch_size:
+        if samples - shown >= sampler.batch_size and getattr(sampler, "batches", None) is None:
             self._say(
                 "sampler",
                 f"an epoch of {type(sampler).__name__} shows {shown:,} of {samples:,} samples: some "
