@@ -25,6 +25,7 @@ MODULES = {
     "losses_b1024": "losses",
     "losses_sop": "losses",
     "losses_memory": "losses",
+    "classes": "classes",
     "ranking_b1024": "ranking",
     "ranking_memory": "ranking",
     "losses_more_b180": "ranking",
