@@ -31,6 +31,7 @@ CASES = {
     "adaface": {},
     "soft_triple": {"proxies_per_class": 3},
     "proxy_anchor": {},
+    "proxy_gml": {"proxies_per_class": 3, "ratio": 0.2, "regularization": 0.0},
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nearkin import losses
-from nearkin.losses import proxy, testing
+from nearkin.losses import proxy, testing, tiles
 
 C, D = 23, 6
 LABELS = torch.tensor([3, 3, 17, 22, 0, 17, 12, 3])
@@ -22,6 +22,9 @@ TILED = [
     ("adaface", {}),
     ("soft_triple", {}),
     ("soft_triple", {"proxies_per_class": 1}),
+    ("proxy_gml", {"proxies_per_class": 3, "ratio": 0.2}),
+    ("proxy_gml", {"proxies_per_class": 2, "ratio": 1.0, "regularization": 0.0}),
+    ("proxy_gml", {"proxies_per_class": 4, "ratio": 0.01}),
     ("proxy_anchor", {}),
     ("proxy_anchor", {"alpha": 200.0}),
 ]
@@ -109,6 +112,8 @@ def test_many_classes_are_compared_in_tiles_by_themselves(monkeypatch):
 def test_what_cannot_be_divided_says_so():
     with pytest.raises(ValueError, match="ProxyRepulsion cannot be divided among processes"):
         losses.ProxyRepulsion(4, 2).shard(0, 2)
+    with pytest.raises(ValueError, match="use regularization=0"):
+        losses.ProxyGML(4, 2).shard(0, 2)
     alone = built("arcface", None)
     alone.shard(0, 1)
     with pytest.raises(ValueError, match="divided among processes already"):
@@ -117,8 +122,23 @@ def test_what_cannot_be_divided_says_so():
         alone(batch(), LABELS, reduction="none")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_proxies_are_selected_as_if_sorted(dtype):
+    generator = torch.Generator().manual_seed(0)
+    samples, proxies = (torch.randn(*size, D, generator=generator).to(dtype) for size in ((8,), (C, 3)))
+    tiled = tiles.Tiled(built("arcface", None), LABELS, LABELS, 4, tiles.Slice(0, C), False)
+    work = tiles.Work(tiled, samples, proxies, on_sphere=False)
+    S = (samples @ proxies.flatten(0, 1).T).view(8, C, 3)
+    S[torch.arange(8), LABELS] = -torch.inf
+    ordered = S.flatten(1).sort(descending=True).values
+    for n in (1, 2, 10, 66):
+        assert torch.equal(work.nth_largest(n), tiles.in_order(ordered[:, n - 1 : n]))
+    assert (work.nth_largest(0) > tiles.in_order(ordered[:, :1])).all()
+
+
 @pytest.mark.parametrize(("name", "keywords"), TILED, ids=str)
 def test_one_process_that_owns_all_classes(name, keywords):
+    keywords = {**keywords, "regularization": 0.0} if name == "proxy_gml" else keywords
     alone = built(name, None, **keywords)
     alone.shard(0, 1)
     for ours, wanted in zip(

@@ -37,7 +37,7 @@ from nearkin.losses.similarity import (
     similarities,
     through_similarities,
 )
-from nearkin.losses.tiles import MOST_AT_ONCE, Slice, Tiled, classes_of_a_tile, through_tiles
+from nearkin.losses.tiles import MOST_AT_ONCE, Slice, Tiled, Work, classes_of_a_tile, through_tiles
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -316,6 +316,13 @@ class ProxyLoss(Loss):
     def by_class(self, S: Tensor) -> Tensor:
         """One similarity ``(B, c)`` for each class, of those of its proxies, ``(B, c · K)``."""
         return S
+
+    def own_class(self, S: Tensor) -> Tensor:
+        """The same ``(B, 1)`` for the own class, of which nothing else is known to the loss."""
+        return self.by_class(S)
+
+    def look_ahead(self, work: Work) -> None:
+        """Look at the tiles before they are compared."""
 
     def own_logits(self, own: Tensor) -> Tensor:
         """What becomes of the similarities ``(B, 1)`` of the own classes, differentiable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, inf
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +15,10 @@ from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.search_space import MARGIN, Range, space
 from nearkin.losses.similarity import normalise
 from nearkin.losses.soft_triple import uniform_proxies
+from nearkin.losses.tiles import Work, in_order
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 _CHUNK = 1 << 24
 """Similarities between proxies held at a time."""
@@ -59,6 +64,8 @@ class ProxyGML(ProxyLoss):
 
     search_space = space(ratio=Range(0.01, 0.5, log=True), regularization=MARGIN)
 
+    tiling = "rows"
+
     def __init__(
         self,
         num_classes: int,
@@ -78,6 +85,7 @@ class ProxyGML(ProxyLoss):
         self.proxies_per_class = proxies_per_class
         self.ratio = ratio
         self.regularization = regularization
+        self._last_selected = torch.zeros(0, 1, dtype=torch.int64)
 
     @property
     def selected_per_sample(self) -> int:
@@ -103,6 +111,37 @@ class ProxyGML(ProxyLoss):
         logits = torch.where(selected, S, 0).view(by_class).sum(dim=2)
         logits = logits.masked_fill(~selected.view(by_class).any(dim=2), -inf)
         return cross_entropy(logits, labels, reduction="none")
+
+    def look_ahead(self, work: Work) -> None:
+        """How near the last of a sample's selected proxies is."""
+        self._last_selected = work.nth_largest(self._selected_of(work.compared()) - self.proxies_per_class)
+
+    def by_class(self, S: Tensor) -> Tensor:
+        """The sum of the selected; −∞ without any. Of equals at the end all are selected."""
+        selected = (in_order(S.detach()) >= self._last_selected).view(len(S), -1, self.proxies_per_class)
+        sums = torch.where(selected, S.view(selected.shape), 0).sum(dim=2)
+        return sums.masked_fill(~selected.any(dim=2), -inf)
+
+    def own_class(self, S: Tensor) -> Tensor:
+        """The sum: the own proxies are selected."""
+        return S.sum(dim=1, keepdim=True)
+
+    def own_logits(self, own: Tensor) -> Tensor:
+        """As they are."""
+        return own
+
+    def other_logits(self, others: Tensor, own: Tensor) -> Tensor:
+        """As they are."""
+        return others
+
+    def shard(self, rank: int, count: int, group: ProcessGroup | None = None) -> None:
+        """As for every loss, but without the term between proxies, which needs those of all processes."""
+        if self.regularization:
+            raise ValueError(
+                f"regularization={self.regularization}: divided among processes, ProxyGML has no term between "
+                "proxies, which would need those of all; use regularization=0"
+            )
+        super().shard(rank, count, group)
 
     def extra_term(self, proxies: Tensor) -> Tensor | None:
         """The classification of the proxies by each other."""

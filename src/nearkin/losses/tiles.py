@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 1 << 26
 """Similarities of a batch up to which they are made at once, if a loss is not told otherwise."""
+_DIGIT = 11
+"""Binary digits of a key that are found in one pass."""
 _TILE = 1 << 22
 """Similarities of a tile, if a loss is not told otherwise."""
 
@@ -101,7 +103,7 @@ class _ThroughTiles(torch.autograd.Function):
     def forward(ctx: Any, tiled: Tiled, rows: Tensor, norms: Tensor | None, proxies: Tensor) -> Tensor:
         with full_precision(rows):
             samples = rows if norms is None else rows * inverse_of(norms)
-            work = _Work(tiled, samples, proxies, on_sphere=norms is not None)
+            work = Work(tiled, samples, proxies, on_sphere=norms is not None)
             value, to_rows, to_proxies = work.run()
             if norms is not None:
                 to_rows = _across(to_rows, work.samples).mul_(inverse_of(norms))
@@ -115,7 +117,7 @@ class _ThroughTiles(torch.autograd.Function):
         return None, to_rows * gradient, None, to_proxies * gradient
 
 
-class _Work:
+class Work:
     """One batch against all tiles."""
 
     def __init__(self, tiled: Tiled, samples: Tensor, proxies: Tensor, *, on_sphere: bool) -> None:
@@ -128,6 +130,7 @@ class _Work:
         products = (self.own_proxies @ samples[self.mine].unsqueeze(2)).squeeze(2)
         own = samples.new_zeros(len(samples), self.proxies.shape[1]).index_copy_(0, self.mine, products)
         self.own = tiled.owned.sum(own)
+        tiled.loss.look_ahead(self)
 
     def run(self) -> tuple[Tensor, Tensor, Tensor]:
         """The value; and gradients by unit rows and by proxies, where wanted."""
@@ -150,7 +153,7 @@ class _Work:
         if not by_rows:
             value = self.tiled.owned.sum(value)
         if self.tiled.loss.training:
-            self.tiled.loss.remember(self.tiled.loss.by_class(self.own.detach()))
+            self.tiled.loss.remember(self.tiled.loss.own_class(self.own.detach()))
         return value, self.tiled.owned.sum(to_samples), towards.view(-1, *self.shape[1:])
 
     def _tiles(self) -> Iterator[tuple[int, Tensor]]:
@@ -165,7 +168,7 @@ class _Work:
         loss, B = self.tiled.loss, len(self.samples)
         with torch.enable_grad():
             leaf = self.own.requires_grad_()
-            own = loss.by_class(leaf)
+            own = loss.own_class(leaf)
             own_logits = loss.own_logits(own)
         cosine, logits = own.detach(), own_logits.detach()
         others = self._sum_of_others(cosine)
@@ -205,7 +208,7 @@ class _Work:
     def _anchors(self) -> tuple[Tensor, Tensor, Any]:
         """Of a term of the own similarities and a mean over classes: value, own weights, and a tile's."""
         loss, owned = self.tiled.loss, self.tiled.owned
-        compared = int(owned.sum(torch.tensor(len(self.proxies), device=self.samples.device)))
+        compared = self.compared()
         value, weights_of_own = loss.own_term(self.own, self.tiled.classes)
         if owned.shared and dist.get_rank(owned.group):
             value = torch.zeros_like(value)  # it is in the first process's sum
@@ -221,6 +224,40 @@ class _Work:
             return terms.detach(), weights
 
         return value, weights_of_own, of_tile
+
+    def compared(self) -> int:
+        """How many classes are compared, of all processes."""
+        return int(self.tiled.owned.sum(torch.tensor(len(self.proxies), device=self.samples.device)))
+
+    def nth_largest(self, n: int) -> Tensor:
+        """The keys, by :func:`in_order`, of each sample's n-th largest similarity to other classes' proxies.
+
+        Found digit after digit, each by a pass over the tiles that counts; ``(B, 1)``, above all others for
+        n = 0.
+        """
+        width = torch.finfo(self.samples.dtype).bits
+        B, K = len(self.samples), self.proxies.shape[1]
+        if n == 0:
+            return torch.full((B, 1), torch.iinfo(torch.int64).max, device=self.samples.device)
+        found = torch.zeros(B, 1, dtype=torch.int64, device=self.samples.device)
+        missing = torch.full_like(found, n)
+        for shift in reversed(range(0, width, _DIGIT)):
+            counts = torch.zeros(B, 1 << (_DIGIT + 1), dtype=torch.int64, device=found.device)
+            for start, others in self._tiles():
+                keys = in_order(self.samples @ others.flatten(0, 1).T).view(B, -1, K)
+                self._drop_own_(keys, start, torch.iinfo(torch.int64).min)
+                keys = keys.flatten(1) >> shift
+                first = shift + _DIGIT >= width  # whose digit has a sign
+                digits = keys + (1 << _DIGIT) if first else keys & ((1 << _DIGIT) - 1)
+                inside = digits >= 0 if first else keys >> _DIGIT == found
+                counts.scatter_add_(1, digits.clamp_(min=0), inside.long())
+            above = self.tiled.owned.sum(counts).flip(1).cumsum(1)
+            place = (above < missing).sum(dim=1, keepdim=True)
+            before = torch.where(place > 0, above.gather(1, (place - 1).clamp_(min=0)), 0)
+            missing -= before
+            digit = counts.shape[1] - 1 - place
+            found = digit - (1 << _DIGIT) if shift + _DIGIT >= width else (found << _DIGIT) + digit
+        return found
 
     def _drop_own_(self, numbers: Tensor, start: int, value: float) -> None:
         """Overwrite the entries of the own classes in a tile ``(B, c)``."""
@@ -240,6 +277,17 @@ class _Work:
             part = slice(start, start + len(directions))
             lengths = torch.linalg.vector_norm(self.proxies[part], dim=-1, keepdim=True)
             towards[part] = _across(towards[part], directions).mul_(inverse_of(lengths))
+
+
+def in_order(numbers: Tensor) -> Tensor:
+    """Keys, int64, that are in the order of the numbers.
+
+    >>> in_order(torch.tensor([-1.0, -0.5, 0.0, 2.0])).diff() > 0
+    tensor([True, True, True])
+    """
+    of_width = torch.int32 if numbers.dtype == torch.float32 else torch.int64
+    bits = numbers.contiguous().view(of_width).to(torch.int64)
+    return bits ^ ((bits >> 63) & (torch.iinfo(of_width).max))
 
 
 def _across(towards: Tensor, directions: Tensor) -> Tensor:
