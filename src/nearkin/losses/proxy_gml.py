@@ -138,8 +138,8 @@ class ProxyGML(ProxyLoss):
         """As for every loss, but without the term between proxies, which needs those of all processes."""
         if self.regularization:
             raise ValueError(
-                f"regularization={self.regularization}: divided among processes, ProxyGML has no term between "
-                "proxies, which would need those of all; use regularization=0"
+                f"regularization={self.regularization}: divided among processes, ProxyGML has no term "
+                "between proxies, which would need those of all; use regularization=0"
             )
         super().shard(rank, count, group)
 
