@@ -196,9 +196,9 @@ def numbers() -> list[tuple[str, Any]]:
     found = []
     for table, model in tables.items():
         for key, field in model.model_fields.items():
-            if any(kind in str(field.annotation) for kind in ("int", "float")) and "Recipe" not in str(
-                field.annotation
-            ):
+            told = str(field.annotation)
+            is_number = any(kind in told for kind in ("int", "float"))
+            if is_number and not any(kind in told for kind in ("Recipe", "Literal")):
                 found.append((f"{table}.{key}".strip("."), field))
     return found
 
