@@ -53,8 +53,8 @@ from nearkin.losses.wrapping import WrappedLoss, as_loss, compares_samples
 
 __all__ = [
     "NCA",
-    "AdaFace",
     "PNP",
+    "AdaFace",
     "Angular",
     "ArcFace",
     "Choices",
