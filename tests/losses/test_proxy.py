@@ -138,6 +138,8 @@ def test_the_closed_form_is_the_value_of_the_equation(name):
     S = torch.rand(7, loss.proxies.flatten(0, -2).shape[0], generator=generator, dtype=torch.float64) * 2 - 1
     labels = torch.tensor([0, 0, 1, 3, 3, 3, 4])
     S.requires_grad_()
+    loss.eval()  # no running means
+    loss.prepare(torch.linspace(1, 60, 7, dtype=torch.float64).unsqueeze(1))
     value = loss.value(S, labels).mean()
     measured = loss.measure(S.detach().clone(), labels, True)
     torch.testing.assert_close(measured.value, value.detach())

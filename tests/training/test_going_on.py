@@ -96,7 +96,8 @@ def leaves(terms: dict) -> list[tuple[str, str | None]]:
 
 
 def test_every_key_but_the_neutral_ones_makes_another_run(tmp_path):
-    terms = Recipe.parse({"data": {"root": "photos"}, "network": {"trunk_cache": "cache"}}).complete()
+    given = {"data": {"root": "photos"}, "network": {"trunk_cache": "cache"}, "loss": {"memory_map": "here"}}
+    terms = Recipe.parse(given).complete()
     run = Run.open(tmp_path / "run", Description("", terms))
     run.begin()
     run.write_metrics([{"epoch": 0}])
