@@ -19,7 +19,8 @@ from nearkin.explain import (
 from nearkin.explain.weights import hardest_pairs
 from nearkin.losses import PairLoss, ProxyLoss
 
-SHOWN = [choice for choice in every_loss() if choice.name != "direction_proxy_nca"]
+BESIDE_S = {"direction_proxy_nca", "adaface"}  # directions and lengths of embeddings count as well
+SHOWN = [choice for choice in every_loss() if choice.name not in BESIDE_S]
 ON_S_ALONE = {"margin": {"mining": "all"}, "npair": {"l2": 0.0}}
 """No fresh draws, no term beside those of S."""
 
@@ -29,6 +30,7 @@ def test_weights_carry_the_gradient(choice):
     """∂L/∂x_i = Σ_j (∂L/∂S_ij) ∂S_ij/∂x_i, with the gradient from the loss itself."""
     batch = structured_batch(classes=4, images_per_class=3, embedding_dim=8)
     loss = LossChoice(choice.name, choice.hyperparameters | ON_S_ALONE.get(choice.name, {})).build(4, 8)
+    loss.eval()  # running means stay as they are
     found = measure_weights(loss, batch)
     x = batch.embeddings.clone().requires_grad_()
     rows = normalize(x, dim=1) if loss.on_sphere else x

@@ -85,6 +85,7 @@ def test_values_and_epoch_come_from_validation_and_test_is_read_once(recipe, tmp
         "model.json",
         "recipe.toml",
         "run.json",
+        "threshold.json",
     ]
     assert [picture.name for picture in draw(search)] == [
         "history.png",

@@ -8,6 +8,7 @@ many pairs of which classes are accepted at a grid of similarities. The last is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,10 +26,11 @@ _BINS = 2**16  # of one histogram; two of them, one inside a bin of the other, a
 _LOWEST, _HIGHEST = -1.00001, 1.00002
 _WIDTH = (_HIGHEST - _LOWEST) / _BINS
 _ROUND_OFF = 1e-6
+_DIGITS = 10**5
 _GRID = 128  # similarities at which accepted pairs are counted
 # More classes are drawn in so many groups: counts of pairs are kept for every two groups.
 _MOST_GROUPS = 100
-_FEWEST_CLASSES = 3
+FEWEST_CLASSES = 3
 _PAIR_ENTRIES = 2**23  # multiplicities of pairs held at once
 
 
@@ -152,7 +154,8 @@ def choose_threshold(
     tiles = _Tiles(embeddings, labels)
     wanted = _allowed(tiles, false_accept_rate)
     coarse = tiles.histogram(_LOWEST, _HIGHEST)
-    similarity = _cut(tiles, coarse, wanted)
+    # Embeddings may differ in their last bits from one process to another; a threshold must not.
+    similarity = math.ceil(_cut(tiles, coarse, wanted) * _DIGITS) / _DIGITS
     grid = _grid(coarse, similarity)
     accepted = tiles.accepted(grid)
     at = int(torch.searchsorted(grid, torch.tensor(similarity, dtype=torch.float64)))
@@ -178,9 +181,9 @@ def choose_threshold(
 
 def _allowed(tiles: _Tiles, rate: float) -> int:
     """How many negative pairs may be accepted."""
-    if tiles.classes < _FEWEST_CLASSES:
+    if tiles.classes < FEWEST_CLASSES:
         raise TooFewPairsError(
-            f"{tiles.classes} classes are too few to choose a threshold: at least {_FEWEST_CLASSES}"
+            f"{tiles.classes} classes are too few to choose a threshold: at least {FEWEST_CLASSES}"
         )
     if tiles.positives == 0:
         raise TooFewPairsError("no class has two samples, so there is no positive pair to choose a threshold")
@@ -396,7 +399,7 @@ def rates_at_threshold(
     ]
     drawn = torch.cat(rows, dim=1).T
     drawn = drawn[drawn.isfinite().all(dim=1)]
-    if len(classes) < _FEWEST_CLASSES or len(drawn) < resamples // 2:
+    if len(classes) < FEWEST_CLASSES or len(drawn) < resamples // 2:
         raise TooFewPairsError(f"{len(classes)} classes are too few for an interval")
     low, high = interval_ends(drawn, confidence, len(classes)).clamp(0, 1).tolist()
     return {

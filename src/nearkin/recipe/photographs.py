@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -135,6 +136,8 @@ def _only_open(choices: Choices, is_open: _Open) -> Choices:
 def _network(look: Look, weights: str | None) -> tuple[str, str]:
     if weights is None or weights == IMAGENET:
         return default_network() or DEFAULT_NETWORK, str(look)
+    if not Path(weights).is_file():
+        raise RecipeError(f"no weights at {weights}")
     name = network_of(weights)
     if name is None:
         raise RecipeError(

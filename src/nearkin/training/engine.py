@@ -22,6 +22,7 @@ from nearkin.evaluation import (
     choose_threshold,
     retrieval_scores,
 )
+from nearkin.evaluation.thresholds import FEWEST_CLASSES
 from nearkin.losses.base import Loss, NotFiniteError
 from nearkin.losses.modifiers import teacher_decay
 from nearkin.model import describe
@@ -396,6 +397,8 @@ class _Training:
 
     def _threshold(self, held_out: SampleSet, class_names: Sequence[str]) -> Threshold | None:
         """Of the selected network, on the classes that selected it; ``None`` if they are too few."""
+        if held_out.num_classes < FEWEST_CLASSES:
+            return None
         self.observer.stage(f"choosing a threshold on {held_out.num_classes:,} validation classes")
         embeddings = self._embed(held_out)
 
