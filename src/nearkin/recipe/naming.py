@@ -24,7 +24,8 @@ def default_output(recipe: Recipe) -> Path:
         else whole.data.name
     )
     network = f"-{whole.network.name}{whole.network.embedding_dim or ''}"
-    if whole.data.name != "glyphs" and "network" not in recipe.said:
+    said = recipe.said.get("network", {})
+    if whole.data.name != "glyphs" and not isinstance(said, str) and "name" not in said:
         network = ""  # it will be chosen to fit the images
     name = f"{data}{network}-{whole.loss.name}-seed{whole.seed}"
     return Path("runs") / f"{_safe(name)}-{recipe_hash(recipe)}"
