@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nearkin
+from nearkin.cli.display import _tested
 from nearkin.protocols.closed_set import held_out
 
 SETTINGS = {
@@ -43,6 +44,8 @@ def test_a_closed_set_trains_and_tests_on_the_same_classes(tmp_path):
     assert set(data.test.class_names) == set(data.train.class_names) == {str(n) for n in range(6)}
     assert run.result.test.queries == data.test.samples == 6 * 2
     assert any("no score of classes never seen" in note for note in data.notes)
+    assert run.result.rule == "best epoch on validation images of the same classes"
+    assert _tested(data) == "test images"
     found = nearkin.evaluate(run, pictures(), progress=False)
     assert found.opened.scores.recall_at == run.result.test.recall_at
 

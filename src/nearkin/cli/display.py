@@ -21,7 +21,7 @@ from nearkin.data.registry import registry
 from nearkin.display import console, shown_path
 from nearkin.protocols import Examination
 from nearkin.training import Run
-from nearkin.training.result import Start
+from nearkin.training.result import DataSummary, Start
 
 __all__ = ["console", "shown_path"]
 
@@ -52,7 +52,7 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     console.print(table)
     epoch = "" if result.epoch is None else f"epoch {result.epoch}: "
     style = "bold yellow" if chosen_on_test(run) else "dim"
-    console.print(f"[{style}]{epoch}{result.rule}; test classes are never trained on[/]")
+    console.print(f"[{style}]{epoch}{result.rule}; {_tested(result.data)} are never trained on[/]")
     if result.threshold is not None:
         console.print(Text(f"threshold {result.threshold}", style="dim"))
     reasons = {key: reason for key, reason in result.chosen.items() if reason != "default"}
@@ -72,6 +72,13 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     if start is not None:
         for line in verdict_lines(run, start):
             console.print(Text(line))
+
+
+def _tested(data: DataSummary | None) -> str:
+    """What training never saw: of a closed set the images, whose classes it knows."""
+    known = data is not None and data.test is not None
+    closed = known and set(data.test.class_names) & set(data.train.class_names)  # type: ignore[union-attr]
+    return "test images" if closed else "test classes"
 
 
 def verdict_lines(run: Run, start: Start) -> list[str]:

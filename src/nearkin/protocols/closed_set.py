@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -63,7 +65,9 @@ class ClosedSet(Protocol):
     ) -> list[NetworkResult]:
         """One training, selected on images that are held out."""
         samples, validation = self.split(data, task.seed)
-        return [train(task, run, task.embedder.copy(), samples, validation=validation, observer=observer)]
+        trained = train(task, run, task.embedder.copy(), samples, validation=validation, observer=observer)
+        rule = "last epoch" if validation is None else "best epoch on validation images of the same classes"
+        return [replace(trained, rule=rule)]
 
 
 def held_out(labels: Tensor, share: float, seed: int, *, fewest: int) -> tuple[Tensor, Tensor]:

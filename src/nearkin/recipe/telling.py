@@ -26,8 +26,11 @@ def told(recipe: Recipe, task: Task) -> list[str]:
 
 def _data(task: Task) -> str:
     look, test = look_at(task.data.train), task.data.test
+    which = "of the same" if task.data.closed else "in other"
     sealed = (
-        "" if test is None else f"; {len(test):,} in {test.num_classes:,} other classes sealed for the test"
+        ""
+        if test is None
+        else f"; {len(test):,} {which} classes sealed for the test ({test.num_classes:,} classes)"
     )
     return f"{look or f'{len(task.data.train):,} samples'}{sealed}"
 
