@@ -15,7 +15,8 @@ from nearkin.data.looking import Look, look_at
 from nearkin.networks.anatomy import Anatomy, anatomy_of
 from nearkin.networks.pretrained import DEFAULT_NETWORK, default_network, find_weights, network_of
 from nearkin.observer import Observer
-from nearkin.recipe.budget import fit_budget, measured_speed
+from nearkin.protocols import Retrained
+from nearkin.recipe.budget import Budgeted, fit_budget, measured_speed
 from nearkin.recipe.choices import PYTHON
 from nearkin.recipe.errors import RecipeError
 from nearkin.recipe.recipe import Recipe
@@ -104,6 +105,38 @@ def choices_for_minutes(
     minutes = recipe.training.minutes
     if minutes is None or not _Open(said)("training.epochs"):
         return {}
+    found = fitting_minutes(said, recipe, data_set, protocol, minutes=minutes, observer=observer)
+    why = f"fits {minutes:g} minutes: about {found.seconds / 60:.1f} by the speed measured on this machine"
+    choices: Choices = {"training.epochs": (found.epochs, why)}
+    if recipe.network.weights is not None and _Open(said)("network.cached_trunk"):
+        choices["network.cached_trunk"] = found.trunk, why  # None: there is time for the whole network
+    return choices
+
+
+def fitting_minutes(
+    said: Recipe,
+    recipe: Recipe,
+    data_set: DataSet,
+    protocol: Protocol,
+    *,
+    minutes: float,
+    observer: Observer,
+    runs: int = 1,
+) -> Budgeted:
+    """What fits into the minutes, by the speed that is measured now.
+
+    Args:
+        said: The recipe as it was given.
+        recipe: The same with what fits its images.
+        data_set: Its data set.
+        protocol: Splits it.
+        minutes: The budget.
+        observer: Hears what is measured.
+        runs: Runs that share it, with the same data and network.
+
+    Raises:
+        RecipeError: The speed cannot be measured beforehand.
+    """
     network = recipe.network
     if network.is_own_module or network.name.startswith(PYTHON) or look_at(data_set.train) is None:
         raise RecipeError(
@@ -113,20 +146,17 @@ def choices_for_minutes(
     train, validation = protocol.split(data_set.without_test(), recipe.seed)
     pretrained = network.weights is not None
     free = pretrained and _Open(said)("network.cached_trunk")
-    found = fit_budget(
+    return fit_budget(
         minutes,
         anatomy_of(network.name, network.keywords),
         lambda stage: measured_speed(recipe, stage, observer),
         train=len(train),
         validation=0 if validation is None else len(validation),
         test=0 if data_set.test is None else len(data_set.test),
+        again=len(data_set.all_classes) if isinstance(protocol, Retrained) else 0,
+        runs=runs,
         trunk=True if free else network.cached_trunk,
     )
-    why = f"fits {minutes:g} minutes: about {found.seconds / 60:.1f} by the speed measured on this machine"
-    choices: Choices = {"training.epochs": (found.epochs, why)}
-    if free and found.trunk is not None:
-        choices["network.cached_trunk"] = found.trunk, why
-    return choices
 
 
 def _only_open(choices: Choices, is_open: _Open) -> Choices:
@@ -153,6 +183,8 @@ def _fine_tuning(recipe: Recipe, look: Look, anatomy: Anatomy, *, behind_trunk: 
     size = recipe.network.embedding_dim or min(_EMBEDDING_DIM, anatomy.num_features)
     epochs = min(max(math.ceil(_IMAGES_SEEN / look.samples), _FEWEST_EPOCHS), _MOST_EPOCHS)
     found: Choices = {
+        "protocol.name": ("retrained", "held-out classes choose the epoch, and then teach as well"),
+        "evaluation.select": ("map_at_r", "Recall@1 of a pretrained network is soon the same at every epoch"),
         "network.embedding_dim": (size, why),
         "optimizer.lr": (_LEARNING_RATE, why),
         "sampler.batch_size": (_BATCH_SIZE, why),
