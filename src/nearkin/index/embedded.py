@@ -32,7 +32,7 @@ from nearkin.index.database import connect, connected, filter_to_sql, marks, rep
 from nearkin.index.filters import Where
 from nearkin.index.graph import Graph
 from nearkin.index.items import Item, NewItem
-from nearkin.index.scan import Codes, Matrix, Rows, search_float32, search_int8, to_codes
+from nearkin.index.scan import Codes, Matrix, Rows, lengths_of, search_float32, search_int8, to_codes
 from nearkin.index.store import Change, Nearest
 from nearkin.index.vector_file import VectorFile
 
@@ -95,6 +95,7 @@ class EmbeddedStore:
         self._lock = threading.Lock()
         self._files: dict[str, VectorFile] = {}
         self._blocked: tuple[int, Rows] | None = None
+        self._lengths: tuple[int, Matrix] = (-1, np.empty(0, dtype=np.float32))
         with report(self._file):
             told = dict(self._database().execute("SELECT key, value FROM about"))
         self._about = {key: json.loads(value) for key, value in told.items()}
@@ -301,7 +302,10 @@ class EmbeddedStore:
             elif now.codes is None:
                 found = search_float32(now.matrix, queries, k, allowed=allowed, blocked=blocked)
             else:
-                found = search_int8(now.codes, now.matrix, queries, k, allowed=allowed, blocked=blocked)
+                lengths = self._code_lengths(now.generation, now.codes)
+                found = search_int8(
+                    now.codes, lengths, now.matrix, queries, k, allowed=allowed, blocked=blocked
+                )
             ids = _ids_of(now.database, found.rows)
         return Nearest(ids, found.similarities.clamp(max=1.0))
 
@@ -445,6 +449,15 @@ class EmbeddedStore:
         if file is None or file.path != path:
             file = self._files[kind] = VectorFile(path, self.dimension, getattr(np, kind))
         return file
+
+    def _code_lengths(self, generation: int, codes: Codes) -> Matrix:
+        """The lengths of rows of bytes; those of rows that were there before are not computed again."""
+        with self._lock:
+            known = self._lengths[1] if self._lengths[0] == generation else np.empty(0, dtype=np.float32)
+            if len(known) < len(codes):
+                known = np.concatenate([known, lengths_of(codes[len(known) :])])
+                self._lengths = generation, known
+            return known[: len(codes)]
 
     def _removed(self, now: _Snapshot) -> Rows:
         """Rows that are nobody's, ascending."""
