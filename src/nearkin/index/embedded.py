@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -57,6 +58,7 @@ _SCHEMA = (
 )
 _COLUMNS = "id, name, label, metadata, path, content"
 _AT_A_TIME = 500  # values in one statement
+_MANY_ROWS = 2000  # whose ids are found faster by reading those of all
 _FEWEST_REMOVED = 1000  # before the files are written anew
 _MOST_EXCLUDED = 256  # items that an approximate search can leave out of what it found
 _TRIES = 3
@@ -95,6 +97,7 @@ class EmbeddedStore:
         self._lock = threading.Lock()
         self._files: dict[str, VectorFile] = {}
         self._blocked: tuple[int, Rows] | None = None
+        self._ids: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.long))
         self._lengths: tuple[int, Matrix] = (-1, np.empty(0, dtype=np.float32))
         with report(self._file):
             told = dict(self._database().execute("SELECT key, value FROM about"))
@@ -306,7 +309,7 @@ class EmbeddedStore:
                 found = search_int8(
                     now.codes, lengths, now.matrix, queries, k, allowed=allowed, blocked=blocked
                 )
-            ids = _ids_of(now.database, found.rows)
+            ids = self._ids_of(now, found.rows)
         return Nearest(ids, found.similarities.clamp(max=1.0))
 
     def count(self, where: Where | None = None) -> int:
@@ -458,6 +461,19 @@ class EmbeddedStore:
                 known = np.concatenate([known, lengths_of(codes[len(known) :])])
                 self._lengths = generation, known
             return known[: len(codes)]
+
+    def _ids_of(self, now: _Snapshot, rows: Tensor) -> Tensor:
+        """The ids of the items at these rows, −1 where a row is −1."""
+        remembered = self._ids
+        if remembered[0] != now.version:
+            if rows.numel() < _MANY_ROWS:  # rather than read all of them
+                return _ids_of(now.database, rows)
+            ids = np.full(len(now.matrix) + 1, -1, dtype=np.int64)  # the last is what a row of −1 finds
+            pairs = chain.from_iterable(now.database.execute("SELECT row, id FROM items"))
+            found = np.fromiter(pairs, dtype=np.int64).reshape(-1, 2)
+            ids[found[:, 0]] = found[:, 1]
+            remembered = self._ids = (now.version, torch.from_numpy(ids))
+        return remembered[1][rows]
 
     def _removed(self, now: _Snapshot) -> Rows:
         """Rows that are nobody's, ascending."""
