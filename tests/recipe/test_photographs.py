@@ -203,6 +203,16 @@ def test_a_folder_of_photographs_trains_and_goes_on(tmp_path, at_hand):
     assert nearkin.load(run.path).embed(str(root)).shape == (30, 512)
 
 
+def test_a_network_sees_more_where_the_images_have_it(tmp_path, at_hand):
+    large = chosen(folder_of(tmp_path / "large", size=(300, 260), classes=2, images=2), has_gpu=False)
+    assert values_of(large)["network.size"] == 256
+    assert values_of(large)["network.cached_trunk"] == "blocks.4"
+    small = chosen(folder_of(tmp_path / "small", size=(300, 250), classes=2, images=2), has_gpu=False)
+    assert "network.size" not in small
+    vit = {"network": {"name": "timm:vit_tiny_patch16_224", "weights": "imagenet"}}
+    assert "network.size" not in chosen(tmp_path / "large", vit, has_gpu=False), "it takes one size only"
+
+
 def test_runs_share_a_budget_and_the_trunk():
     anatomy = Anatomy(8, True, True, 32, {"a": 0.7, "b": 0.4, "c": 0.1})
     speed = lambda stage: Speed(0.01, 0.01, 0.001)  # noqa: E731

@@ -251,7 +251,9 @@ def _values_for(recipe: Recipe, data: Any) -> dict[str, Any]:
     if settings.root is not None:  # another folder of this name is another tournament
         place = str(Path(settings.root).resolve())
         name = f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:6]}"
-    return {"name": f"{PLAN}-{name}", "recipe": recipe.said}
+    # Every loss is selected on the same classes; to train the best one on all of them is a run of its own.
+    said = merged({"protocol": {"name": "fixed_validation"}}, recipe.said)
+    return {"name": f"{PLAN}-{name}", "recipe": said}
 
 
 def _refuse_python(recipe: Recipe) -> None:
