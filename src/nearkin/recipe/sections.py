@@ -269,12 +269,14 @@ class OptimizerRecipe(Choice):
         lr: Learning rate of the network.
         weight_decay: The weight decay of the network and the loss's parameters.
         clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
+        clip_value: Largest size of every single entry of the gradient, of the network's and of proxies.
     """
 
     name: str = "adamw"
     lr: Rate = 2e-3
     weight_decay: NonNegative = 1e-4
     clip: Positive | None = None
+    clip_value: Positive | None = None
 
     registry = optimizers.registry
     given_elsewhere = frozenset({"params"})

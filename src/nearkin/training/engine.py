@@ -302,6 +302,9 @@ class _Training:
         self.processes.average_gradients(self.loss.parameters())
         if self.settings.clip is not None:
             self.accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip)
+        if self.settings.clip_value is not None:
+            parameters = [*self.network.parameters(), *self.loss.parameters()]
+            self.accelerator.clip_grad_value_(parameters, self.settings.clip_value)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()

@@ -22,6 +22,7 @@ class TrainingSettings:
         chunk: Samples that are in memory with all their activations at a time.
         ema: Decay of a moving average of the weights.
         clip: Largest norm of the network's gradient; ``None`` for no clipping.
+        clip_value: Largest size of an entry of the gradient, of the network's and of the loss's.
         pca_head: Let the head start as the principal components of the training samples' features.
         views: How often a sample appears in its batch, each time transformed anew.
         recall_at: The values of k; the first one selects the epoch.
@@ -38,6 +39,7 @@ class TrainingSettings:
     chunk: int | None = None
     ema: float | None = None
     clip: float | None = None
+    clip_value: float | None = None
     pca_head: bool = False
     views: int = 1
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
