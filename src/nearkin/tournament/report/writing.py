@@ -65,6 +65,7 @@ class Contents:
             self.cost_table,
             self.disclosure.differing,
             self.disclosure.equal,
+            self.disclosure.origins,
             self.runs,
         ]
         return [table for table in found if table is not None]
