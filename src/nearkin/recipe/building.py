@@ -109,7 +109,8 @@ def build_task(
             observer.tell(line)
     example = _base_loss_maker(whole)(2, embedder.network.embedding_dim, torch.Generator())
     learns = next(example.parameters(), None) is not None
-    return replace(task, disclosure=disclosure(whole, task, loss_learns=learns))
+    origins = {key: f"ours: {chosen[key]}" if key in chosen else one for key, one in said.origins().items()}
+    return replace(task, disclosure=disclosure(whole, task, loss_learns=learns, origins=origins))
 
 
 def fitted_toml(recipe: Recipe) -> str:
@@ -136,6 +137,7 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
         chunk=training.chunk,
         ema=training.ema,
         clip=recipe.optimizer.clip,
+        clip_value=recipe.optimizer.clip_value,
         pca_head=recipe.network.pca_head,
         views=recipe.data.views,
         recall_at=recipe.evaluation.recall_at,
