@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def alexnet() -> Backbone:
         "flatten": nn.Flatten(),
         "classifier": hidden,
     }
-    return _backbone("alexnet", parts, 4096, left_out=("classifier.6.",))
+    return replace(_backbone("alexnet", parts, 4096, left_out=("classifier.6.",)), gives_features=True)
 
 
 class TensorFlowInput(nn.Module):

@@ -23,7 +23,7 @@ from nearkin.losses.base import Loss
 from nearkin.losses.base import registry as loss_registry
 from nearkin.losses.modifiers.distil import EMA
 from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, freeze_batch_norm
-from nearkin.networks.base import Backbone, EmbeddingNetwork
+from nearkin.networks.base import Backbone, EmbeddingNetwork, refuse_pooling
 from nearkin.observer import Observer
 from nearkin.open_files import allow_open_files
 from nearkin.recipe.choices import PYTHON, Choice
@@ -432,6 +432,7 @@ def _own_network(recipe: Recipe, example: Any, preprocessing: Preprocessing | No
         spec = {"object": settings.name, "keywords": settings.keywords}
     if isinstance(module, Backbone):
         return EmbeddingNetwork(module, embedding_dim=settings.embedding_dim or 64, pooling=settings.pooling)
+    refuse_pooling(settings.pooling)
     if settings.weights is not None and isinstance(module, nn.Module):
         state = networks.weights.read_state(settings.weights)
         module.load_state_dict(state)

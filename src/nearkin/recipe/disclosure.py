@@ -51,7 +51,7 @@ def disclosure(
         "hash of the weights": weights_hash(built),
         "trained part": "all" if network.cached_trunk is None else f"what comes after {network.cached_trunk}",
         "embedding size": built.embedding_dim,
-        "pooling": network.pooling,
+        "pooling": network.pooling if built.pools else "none: the network gives features",
         "layer norm": network.layer_norm,
         "head begins as": "principal components" if network.pca_head else "random",
         "batch norm": "frozen" if network.freeze_batch_norm else "trained",
