@@ -63,7 +63,9 @@ def test_pooling_that_a_network_would_ignore_is_refused(name):
 
 
 def test_a_backbone_that_did_not_say_that_it_gives_features_is_refused_when_it_does():
-    flat = networks.Backbone(nn.Flatten(), 4, Preprocessing(size=2, mean=(0.5,), std=(0.25,)))
+    flat = networks.Backbone(
+        nn.Sequential(nn.Sequential(nn.Flatten())), 4, Preprocessing(size=2, mean=(0.5,), std=(0.25,))
+    )
     images = torch.rand(3, 1, 2, 2)
     assert networks.EmbeddingNetwork(flat, embedding_dim=2)(images).shape == (3, 2)
     with pytest.raises(ValueError, match="pooling='gem' would have no effect"):

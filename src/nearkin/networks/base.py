@@ -29,7 +29,8 @@ class Backbone:
         left_out: Beginnings of the names of published weights that the module has no place for: the
             classifier's, mostly.
         download_imagenet: Fetches the ImageNet weights, where there is a place to fetch them from.
-        gives_features: Whether the module gives features ``(B, F)``, so that there is nothing to pool.
+        gives_features: Whether the module gives features ``(B, F)``, so that there is nothing to pool; by
+            default whether it is a row of layers one of which flattens.
     """
 
     module: nn.Module
@@ -37,7 +38,13 @@ class Backbone:
     preprocessing: Preprocessing
     left_out: tuple[str, ...] = ()
     download_imagenet: Callable[[], Mapping[str, Tensor]] | None = None
-    gives_features: bool = False
+    gives_features: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.gives_features is None:
+            row = self.module if isinstance(self.module, nn.Sequential) else ()
+            flattens = any(isinstance(layer, nn.Flatten) for layer in row)
+            object.__setattr__(self, "gives_features", flattens)
 
 
 registry: Registry[Backbone] = Registry("network")

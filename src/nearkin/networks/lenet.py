@@ -32,5 +32,4 @@ def lenet(*, channels: int = 1, size: int = 32) -> Backbone:
         nn.Linear(120, 84),
         nn.ReLU(inplace=True),
     )
-    preprocessing = Preprocessing(size=size, mean=(0.5,) * channels, std=(0.25,) * channels)
-    return Backbone(module, 84, preprocessing, gives_features=True)
+    return Backbone(module, 84, Preprocessing(size=size, mean=(0.5,) * channels, std=(0.25,) * channels))

@@ -27,4 +27,4 @@ def mlp(*, channels: int = 1, size: int = 32, hidden: Sequence[int] = (512, 256)
     for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
     preprocessing = Preprocessing(size=size, mean=(0.5,) * channels, std=(0.25,) * channels)
-    return Backbone(nn.Sequential(*layers), widths[-1], preprocessing, gives_features=True)
+    return Backbone(nn.Sequential(*layers), widths[-1], preprocessing)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,7 +58,7 @@ def alexnet() -> Backbone:
         "flatten": nn.Flatten(),
         "classifier": hidden,
     }
-    return replace(_backbone("alexnet", parts, 4096, left_out=("classifier.6.",)), gives_features=True)
+    return _backbone("alexnet", parts, 4096, left_out=("classifier.6.",))
 
 
 class TensorFlowInput(nn.Module):
