@@ -102,6 +102,7 @@ def build_task(
         pretrained=whole.network.weights is not None or whole.network.is_own_module,
         trackers=trackers,
         description=description,
+        audit=whole.protocol.audit,
     )
     _check_batches(task)
     if any(key.startswith("network.name") for key in chosen):

@@ -19,6 +19,7 @@ from nearkin.losses.modifiers import registry as modifier_registry
 from nearkin.networks import timm_models
 from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
+from nearkin.protocols import chooses_on_test
 from nearkin.protocols import registry as protocols
 from nearkin.recipe import modifying
 from nearkin.recipe.choices import LARGEST_SEED, PYTHON, Choice, Section
@@ -389,9 +390,13 @@ class ProtocolRecipe(Choice):
             classes, each selected on its fold (``folds``, ``fold``). ``standard``: all classes train, and the
             last epoch counts. ``standard_best_on_test``: the same, and the test classes choose the epoch,
             which makes their score too good.
+        audit: Keep the network of every epoch apart, and score all of them on the test classes after the
+            selection is made: ``audit.json`` then says what choosing on test would have claimed. Selection
+            and scores are the same with it. Takes the disk of a network per epoch until the end.
     """
 
     name: str = "fixed_validation"
+    audit: bool = False
 
     registry = protocols
 
@@ -399,6 +404,11 @@ class ProtocolRecipe(Choice):
     def _check_values(self) -> ProtocolRecipe:
         if not self.name.startswith(PYTHON):
             _made(self)
+        if self.audit and chooses_on_test(self.name):
+            raise ValueError(
+                f"protocol.audit says what choosing on test would have claimed, and {self.name} chooses on "
+                "test: audit a protocol that does not"
+            )
         return self
 
 

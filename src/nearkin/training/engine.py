@@ -342,6 +342,8 @@ class _Training:
             row["loss"] = self.loss_sum.item() / self.batch
             row["seconds"] = round(seconds, 3)
         with nullcontext() if self.average is None else self.average.in_place():
+            if self.settings.keep_epochs:
+                self.run.write_epoch(self.epoch, self.accelerator.unwrap_model(self.network).state_dict())
             if self.validation is not None:
                 row |= self._validation_scores().to_dict()
             # What a pretrained network knew may serve the validation classes best; random weights cannot.
