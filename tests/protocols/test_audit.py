@@ -137,3 +137,14 @@ def test_a_task_says_whether_it_is_audited(recipe):
     assert task.audit
     assert not task.settings.keep_epochs  # only a whole run keeps them, not whoever trains its task
     assert replace(task, audit=False).settings == task.settings
+
+
+def test_a_run_that_began_without_an_audit_has_none(recipe, tmp_path):
+    plain = recipe.changed({"protocol.audit": None})
+    with pytest.raises(Interruption):
+        execute(new_run(tmp_path / "run", plain), StopAfterEpoch(3))
+    again = new_run(tmp_path / "run", recipe)  # the same run: an audit changes no number
+    execute(again)
+    assert again.finished
+    assert not again.audit_file.exists()
+    assert not (again.path / "audit").exists()

@@ -218,7 +218,8 @@ def test_another_name_does_not_inherit_keywords():
 def test_a_search_takes_the_terms_with_the_thesiss_validation_classes():
     assert protocol_of_search("thesis") == protocol_of_search("thesis_code")
     plan = plan_search(recipe("multi_similarity"))
-    assert plan.recipe.protocol.model_dump() == {"name": "fixed_validation", "validation_share": 0.1}
+    assert plan.recipe.protocol.name == "fixed_validation"
+    assert plan.recipe.protocol.keywords == {"validation_share": 0.1}
     assert plan.recipe.training.epochs == 100
     final = plan.final_recipe({"loss.margin": 0.8}, epoch=7)
     assert (final.protocol.name, final.training.stop_after) == ("standard", 7)

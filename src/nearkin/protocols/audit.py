@@ -40,12 +40,16 @@ def audit(
         home = run if one.run == "." else Run.existing(run.path / one.run)
         if home.audit_file.exists():
             continue
+        epochs = home.kept_epochs()
+        if epochs != list(range(task.settings.last_epoch + 1)):
+            observer.warning("no audit: this run began without one, and its first epochs were not kept")
+            home.remove_epochs()
+            continue
         observer.stage("scoring every epoch on the test classes, after the selection")
         embedder = task.embedder.copy()
         assert one.embedder is not None
         embedder.network.to(device_of(one.embedder.network)).eval()
         rows = []
-        epochs = home.kept_epochs()
         for done, epoch in enumerate(epochs, 1):
             embedder.trained_part().load_state_dict(home.read_epoch(epoch))
             scores = test.score_opened(embedder, task.settings.recall_at)

@@ -404,6 +404,10 @@ class Run:
     def write_audit(self, audit: dict[str, Any]) -> None:
         """Keep the test scores of all epochs; their networks are not needed any more and go."""
         self._write(self.audit_file, lambda file: write_json(file, audit))
+        self.remove_epochs()
+
+    def remove_epochs(self) -> None:
+        """Remove the networks of all epochs that are kept apart."""
         if self.writes:
             shutil.rmtree(self._audit_folder, ignore_errors=True)
 
