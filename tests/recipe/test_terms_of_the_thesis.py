@@ -208,6 +208,13 @@ def test_a_result_discloses_origins(monkeypatch, small_recipe):
     assert Recipe.parse(small_recipe).build().disclosure["origins"] == {}
 
 
+def test_what_a_recipe_says_is_not_the_terms():
+    found = recipe("margin", data={"name": "cub200", "root": "x", "transform": "resized_crop"})
+    assert found.data.transform.name == "resized_crop"
+    assert found.origins()["data.transform.name"] == "said"
+    assert found.origins()["loss.name"] == found.origins()["network.name"] == "said"
+
+
 def test_another_name_does_not_inherit_keywords():
     assert recipe("margin", schedule={"name": "cosine"}).schedule.keywords == {}
     found = recipe("margin", sampler={"name": "random"}).sampler

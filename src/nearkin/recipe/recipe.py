@@ -259,9 +259,8 @@ class Recipe(Section):
         if self.terms == "equal":
             return {}
         terms = _terms_under(self._said)
-        said = set(dotted(self._said)) | {
-            f"{key}.name" for key, one in self._said.items() if key in SECTIONS and isinstance(one, str)
-        }
+        leaves = set(dotted(self._said))
+        said = leaves | {f"{key}.name" for key in leaves}  # a choice may be written as its name alone
         keys = [key for key in dotted(self.complete()) if key not in {"terms", "imports"}]
         known = {key: "said" if key in said else terms.origins.get(key, "ours: default") for key in keys}
         readings = {
