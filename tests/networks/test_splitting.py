@@ -16,6 +16,7 @@ STAGES = {
     "alexnet": ["features.7", "flatten", "classifier.2"],
     "timm:tf_efficientnet_lite0": ["bn1", "blocks.4", "blocks.5.1", "conv_head", "pooling"],
 }
+GIVE_FEATURES = {"mlp", "alexnet"}  # which no pooling could have an effect on
 
 
 def images_for(network):
@@ -26,7 +27,8 @@ def images_for(network):
 
 @pytest.mark.parametrize("name", STAGES)
 def test_the_parts_are_the_whole(name):
-    network = networks.build(name, embedding_dim=5, pooling="avg+max").eval()
+    pooling = "avg" if name in GIVE_FEATURES else "avg+max"
+    network = networks.build(name, embedding_dim=5, pooling=pooling).eval()
     images = images_for(network)
     expected = network(images)
     for stage in STAGES[name]:

@@ -23,7 +23,7 @@ from nearkin.losses.base import Loss
 from nearkin.losses.base import registry as loss_registry
 from nearkin.losses.modifiers.distil import EMA
 from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, freeze_batch_norm
-from nearkin.networks.base import Backbone, EmbeddingNetwork
+from nearkin.networks.base import Backbone, EmbeddingNetwork, refuse_pooling
 from nearkin.observer import Observer
 from nearkin.open_files import allow_open_files
 from nearkin.recipe.budget import Budgeted
@@ -103,6 +103,7 @@ def build_task(
         pretrained=whole.network.weights is not None or whole.network.is_own_module,
         trackers=trackers,
         description=description,
+        audit=whole.protocol.audit,
     )
     _check_batches(task)
     if any(key.startswith("network.name") for key in chosen):
@@ -110,7 +111,8 @@ def build_task(
             observer.tell(line)
     example = _base_loss_maker(whole)(2, embedder.network.embedding_dim, torch.Generator())
     learns = next(example.parameters(), None) is not None
-    return replace(task, disclosure=disclosure(whole, task, loss_learns=learns))
+    origins = {key: f"ours: {chosen[key]}" if key in chosen else one for key, one in said.origins().items()}
+    return replace(task, disclosure=disclosure(whole, task, loss_learns=learns, origins=origins))
 
 
 def fitted_toml(recipe: Recipe) -> str:
@@ -136,6 +138,7 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
         chunk=training.chunk,
         ema=training.ema,
         clip=recipe.optimizer.clip,
+        clip_value=recipe.optimizer.clip_value,
         pca_head=recipe.network.pca_head,
         lora=recipe.network.lora,
         views=recipe.data.views,
@@ -447,6 +450,7 @@ def _own_network(recipe: Recipe, example: Any, preprocessing: Preprocessing | No
         spec = {"object": settings.name, "keywords": settings.keywords}
     if isinstance(module, Backbone):
         return EmbeddingNetwork(module, embedding_dim=settings.embedding_dim or 64, pooling=settings.pooling)
+    refuse_pooling(settings.pooling)
     if settings.weights is not None and isinstance(module, nn.Module):
         state = networks.weights.read_state(settings.weights)
         module.load_state_dict(state)

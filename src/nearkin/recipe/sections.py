@@ -19,6 +19,7 @@ from nearkin.losses.modifiers import registry as modifier_registry
 from nearkin.networks import timm_models
 from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
+from nearkin.protocols import chooses_on_test
 from nearkin.protocols import registry as protocols
 from nearkin.recipe import modifying
 from nearkin.recipe.choices import LARGEST_SEED, PYTHON, Choice, Section
@@ -273,12 +274,14 @@ class OptimizerRecipe(Choice):
         lr: Learning rate of the network.
         weight_decay: The weight decay of the network and the loss's parameters.
         clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
+        clip_value: Largest size of every single entry of the gradient, of the network's and of proxies.
     """
 
     name: str = "adamw"
     lr: Rate = 2e-3
     weight_decay: NonNegative = 1e-4
     clip: Positive | None = None
+    clip_value: Positive | None = None
 
     registry = optimizers.registry
     given_elsewhere = frozenset({"params"})
@@ -397,9 +400,13 @@ class ProtocolRecipe(Choice):
             which makes their score too good. ``retrained``: validation classes choose the epoch, and
             a new network is trained that long on all classes. ``closed_set``: images of the classes trained
             on are held out.
+        audit: Keep the network of every epoch apart, and score all of them on the test classes after the
+            selection is made: ``audit.json`` then says what choosing on test would have claimed. Selection
+            and scores are the same with it. Takes the disk of a network per epoch until the end.
     """
 
     name: str = "fixed_validation"
+    audit: bool = False
 
     registry = protocols
 
@@ -407,6 +414,11 @@ class ProtocolRecipe(Choice):
     def _check_values(self) -> ProtocolRecipe:
         if not self.name.startswith(PYTHON):
             _made(self)
+        if self.audit and chooses_on_test(self.name):
+            raise ValueError(
+                f"protocol.audit says what choosing on test would have claimed, and {self.name} chooses on "
+                "test: audit a protocol that does not"
+            )
         return self
 
 

@@ -310,6 +310,9 @@ class _Training:
         self.processes.average_gradients(self.loss.parameters())
         if self.settings.clip is not None:
             self.accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip)
+        if self.settings.clip_value is not None:
+            parameters = [*self.network.parameters(), *self.loss.parameters()]
+            self.accelerator.clip_grad_value_(parameters, self.settings.clip_value)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
@@ -347,6 +350,8 @@ class _Training:
             row["loss"] = self.loss_sum.item() / self.batch
             row["seconds"] = round(seconds, 3)
         with nullcontext() if self.average is None else self.average.in_place():
+            if self.settings.keep_epochs:
+                self.run.write_epoch(self.epoch, self.accelerator.unwrap_model(self.network).state_dict())
             if self.validation is not None:
                 row |= self._validation_scores().to_dict()
             # What a pretrained network knew may serve the validation classes best; random weights cannot.

@@ -85,6 +85,7 @@ class Task:
         trackers: Make observers that send the metrics elsewhere.
         description: The same in words: what a run directory and a result say about it.
         disclosure: Everything a score depends on, in the words of a methods section.
+        audit: Whether every epoch is scored on the test classes after the selection.
     """
 
     data: DataSet
@@ -101,3 +102,4 @@ class Task:
     trackers: tuple[Callable[[Run], Observer], ...] = ()
     description: Description = field(default_factory=Description)
     disclosure: dict[str, Any] = field(default_factory=dict)
+    audit: bool = False
