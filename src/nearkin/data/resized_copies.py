@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearkin.atomic import atomic_path
 from nearkin.data.decoding import ImageFiles, read_image
-from nearkin.data.fingerprints import fingerprint
+from nearkin.data.sample_hashes import fingerprint
 from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import resize, short_side_size
 

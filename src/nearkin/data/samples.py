@@ -135,7 +135,7 @@ class SampleSet:
 
     def fingerprint(self) -> str:
         """A hash that changes when the samples, the labels or the class names do."""
-        from nearkin.data.fingerprints import fingerprint_of_set  # noqa: PLC0415  (it imports this file)
+        from nearkin.data.sample_hashes import fingerprint_of_set  # noqa: PLC0415  (it imports this file)
 
         return fingerprint_of_set(self)
 

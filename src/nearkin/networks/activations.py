@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nearkin.atomic import write_json
-from nearkin.data.fingerprints import fingerprint
 from nearkin.data.joining import join_samples
 from nearkin.data.loading import loader
 from nearkin.data.nested import move
+from nearkin.data.sample_hashes import fingerprint
 from nearkin.data.samples import Samples, SampleSet
 from nearkin.data.transforms import Transform
 from nearkin.networks.base import Network
