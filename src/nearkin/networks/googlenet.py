@@ -29,7 +29,7 @@ _FIRST_BIAS = 0.2
 
 @registry.register("googlenet_published")
 def googlenet_published() -> Backbone:
-    """GoogLeNet as printed (Szegedy et al. 2015, CVPR, Table 1): 1,024 features of 7 × 7 places at 224 pixels.
+    """GoogLeNet as printed (Szegedy et al. 2015, CVPR, Table 1): 1,024 features of 7 × 7 places at 224.
 
     5,973,552 weights without classifiers: 5 × 5 convolutions, local response normalisation, biases and no
     batch norm. The network of that name in Caffe's model zoo, whose weights (translated to PyTorch, their
@@ -41,7 +41,7 @@ def googlenet_published() -> Backbone:
 
 
 class GoogLeNet(nn.Sequential):
-    """A stem of three convolutions and nine inception modules: ``(B, 3, 224, 224)`` to ``(B, 1024, 7, 7)``."""
+    """Three convolutions and nine inception modules: ``(B, 3, 224, 224)`` to ``(B, 1024, 7, 7)``."""
 
     def __init__(self) -> None:
         super().__init__(
