@@ -13,6 +13,7 @@ from nearkin.classical.perceptron import sign
 XOR = np.array([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks([Perceptron()])
 def test_passes_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
