@@ -56,7 +56,8 @@ def resized_copy(
         for done, _ in enumerate(pool.map(shrink, range(len(images))), start=1):
             if progress is not None:
                 progress(done, len(images))
-    return SampleSet(ImageFiles(names, root), image_set.labels, image_set.class_names)
+    copies = ImageFiles(names, root)
+    return SampleSet(copies, image_set.labels, image_set.class_names, cameras=image_set.cameras)
 
 
 def _write(original: Path, copy: Path, short_side: int) -> None:

@@ -215,7 +215,8 @@ def cache_activations(
             if progress is not None:
                 progress(done, len(sample_set))
     activations = Activations(own_folder, sample_set.samples)
-    return SampleSet(activations, sample_set.labels, sample_set.class_names), rest
+    seen = SampleSet(activations, sample_set.labels, sample_set.class_names, cameras=sample_set.cameras)
+    return seen, rest
 
 
 def _key(trunk: nn.Module, stage: str, transform: Transform, views: str, samples: Samples) -> str:
