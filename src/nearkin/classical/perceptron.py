@@ -127,7 +127,8 @@ class Perceptron(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> Array:
         """The class of each of points ``(n, n_features)``: ``(n,)``."""
-        return np.asarray(self.classes_[(sign(self.decision_function(X)) > 0).astype(int)])
+        right = sign(self.decision_function(X)) > 0
+        return np.asarray(self.classes_[right.astype(int)])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
