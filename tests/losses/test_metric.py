@@ -42,7 +42,7 @@ def test_nearness_is_minus_the_distance(name):
 
 
 def test_the_surveys_triplet_and_its_gradients_are_literal():
-    """(5) and (6): raw embeddings, squared distances, ∂L/∂a = 2(n − p), ∂L/∂p = 2(p − a), ∂L/∂n = 2(a − n)."""
+    """(5) and (6): raw embeddings, squared distances, and gradients 2(n − p), 2(p − a), 2(a − n)."""
     generator = torch.Generator().manual_seed(0)
     a, p, n = (3 * torch.randn(1, 5, dtype=torch.float64, generator=generator) for _ in range(3))
     a.requires_grad_()
