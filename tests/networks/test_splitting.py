@@ -12,6 +12,7 @@ STAGES = {
     "mlp": ["1", "pooling"],
     "resnet18": ["conv1", "layer2", "layer4.0", "pooling"],
     "googlenet": ["transform_input", "inception4b", "inception5b"],
+    "googlenet_published": ["pool2_3x3_s2", "inception_4e", "inception_5b"],
     "bninception": ["pool2_3x3_s2", "inception_4e", "inception_5b"],
     "alexnet": ["features.7", "flatten", "classifier.2"],
     "timm:tf_efficientnet_lite0": ["bn1", "blocks.4", "blocks.5.1", "conv_head", "pooling"],

@@ -23,8 +23,14 @@ def join(first: SampleSet, second: SampleSet) -> SampleSet:
     ([0, 0, 1, 1], ('wren', 'gull'))
     """
     labels = torch.cat([first.labels, second.labels + first.num_classes])
+    cameras = None
+    if first.cameras is not None and second.cameras is not None:
+        cameras = torch.cat([first.cameras, second.cameras])
     return SampleSet(
-        join_samples(first.samples, second.samples), labels, (*first.class_names, *second.class_names)
+        join_samples(first.samples, second.samples),
+        labels,
+        (*first.class_names, *second.class_names),
+        cameras=cameras,
     )
 
 

@@ -67,11 +67,14 @@ class SampleSet:
         labels: One label per sample, of any hashable kind. They are numbered in sorted order (numbers as
             numbers, everything else as text); :attr:`labels` holds the numbers.
         class_names: One name per number, if the labels are numbers already; every class must occur.
+        cameras: Which camera took each sample, ``(N,)`` integers, where that is known: a search for people or
+            vehicles is scored across cameras.
 
     Attributes:
         labels: int64 tensor ``(N,)`` with values in ``range(num_classes)``.
         class_names: What the numbers mean: a tuple, or :class:`~nearkin.data.NumberedNames` where they are
             numbers and very many.
+        cameras: int64 tensor ``(N,)``, or ``None``.
 
     >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     >>> birds = SampleSet(ImageArray(pixels), ["wren", "gull", "wren"])
@@ -80,9 +83,17 @@ class SampleSet:
     """
 
     def __init__(
-        self, samples: Samples, labels: Iterable[Hashable] | Tensor, class_names: Sequence[str] | None = None
+        self,
+        samples: Samples,
+        labels: Iterable[Hashable] | Tensor,
+        class_names: Sequence[str] | None = None,
+        *,
+        cameras: Sequence[int] | Tensor | None = None,
     ) -> None:
         self.samples = samples
+        self.cameras = None if cameras is None else torch.as_tensor(cameras, dtype=torch.long)
+        if self.cameras is not None and self.cameras.shape != (len(samples),):
+            raise ValueError(f"{len(samples)} samples but cameras of shape {tuple(self.cameras.shape)}")
         self.class_names: Sequence[str]
         if isinstance(labels, Tensor) and labels.dim() == 1 and labels.dtype in _INTEGERS:
             self._take_numbers(labels.detach().cpu().long(), class_names)
@@ -135,7 +146,7 @@ class SampleSet:
 
     def fingerprint(self) -> str:
         """A hash that changes when the samples, the labels or the class names do."""
-        from nearkin.data.fingerprints import fingerprint_of_set  # noqa: PLC0415  (it imports this file)
+        from nearkin.data.sample_hashes import fingerprint_of_set  # noqa: PLC0415  (it imports this file)
 
         return fingerprint_of_set(self)
 
@@ -148,7 +159,8 @@ class SampleSet:
             names = self.class_names.select(present)
         else:
             names = [self.class_names[c] for c in present.tolist()]
-        return SampleSet(self.samples.select(indices.tolist()), labels, names)
+        cameras = None if self.cameras is None else self.cameras[indices]
+        return SampleSet(self.samples.select(indices.tolist()), labels, names, cameras=cameras)
 
     def of_classes(self, classes: Sequence[int] | Tensor) -> SampleSet:
         """All samples of these classes, in their order here, classes numbered anew."""

@@ -197,7 +197,7 @@ class RandomResizedCrop:
 
     def __call__(self, height: int, width: int, seed: int) -> View:
         """Draw the view on an image of this size."""
-        flip, *draws = _uniform(1 + 4 * _CROP_TRIES, seed)
+        flip, *draws = uniform(1 + 4 * _CROP_TRIES, seed)
         square = (self.size, self.size)
         box = self._box(height, width, draws)
         return View(box, resized=square, corner=(0, 0), size=self.size, flip=flip < self.flip)
@@ -238,7 +238,7 @@ class RandomCrop:
 
     def __call__(self, height: int, width: int, seed: int) -> View:
         """Draw the view on an image of this size."""
-        flip, down, right = _uniform(3, seed)
+        flip, down, right = uniform(3, seed)
         resized = short_side_size(height, width, self.resize)
         corner = (int(down * (resized[0] - self.size + 1)), int(right * (resized[1] - self.size + 1)))
         return View((0, 0, height, width), resized, corner, self.size, flip=flip < self.flip)
@@ -491,7 +491,7 @@ def short_side_size(height: int, width: int, resize: int) -> tuple[int, int]:
     return int(resize * height / width), resize
 
 
-def _uniform(count: int, seed: int) -> list[float]:
+def uniform(count: int, seed: int) -> list[float]:
     """Numbers in [0, 1) that depend on the seed only."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(count, generator=generator, dtype=torch.float64).tolist()

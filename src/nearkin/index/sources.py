@@ -14,7 +14,7 @@ from torch import Tensor
 from nearkin.data import ImageFiles, Samples, SampleSet, Texts
 from nearkin.data.content_hashes import content_hashes
 from nearkin.data.decoding import IMAGE_SUFFIXES
-from nearkin.data.fingerprints import fingerprint
+from nearkin.data.sample_hashes import fingerprint
 from nearkin.index.items import NewItem, checked_metadata
 from nearkin.model import Model
 from nearkin.model.inputs import as_samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -99,6 +99,11 @@ class Loss(nn.Module):
             for name, parameter in self.named_parameters()
             if parameter.requires_grad
         ]
+
+    @classmethod
+    def compares_with(cls, hyperparameters: Mapping[str, Any]) -> bool:
+        """:attr:`compares_samples` of a loss that is built with these hyperparameters."""
+        return cls.compares_samples
 
     @property
     def name(self) -> str:

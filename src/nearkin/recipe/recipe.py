@@ -220,7 +220,7 @@ class Recipe(Section):
             loss = self._objects.get("loss", len)  # where it was not passed again: taken to compare
         else:
             loss = name if name in loss_registry else LossRecipe.maker(name)
-        if losses.compares_samples(loss):
+        if losses.compares_samples(loss, self.loss.keywords):
             return "balanced", f"{name} compares the samples of a batch, which needs several of a class"
         return "random", f"{name} compares samples with proxies"
 
