@@ -30,8 +30,13 @@ from nearkin.recipe.budget import Budgeted
 from nearkin.recipe.choices import PYTHON, Choice
 from nearkin.recipe.disclosure import disclosure
 from nearkin.recipe.modifying import Setting, read_teacher
-from nearkin.recipe.opening import open_data
-from nearkin.recipe.photographs import choices_for_images, choices_for_minutes, fitting_minutes
+from nearkin.recipe.opening import arranged, open_data
+from nearkin.recipe.photographs import (
+    choice_for_few_classes,
+    choices_for_images,
+    choices_for_minutes,
+    fitting_minutes,
+)
 from nearkin.recipe.recipe import Recipe
 from nearkin.recipe.sections import (
     LossRecipe,
@@ -74,7 +79,7 @@ def build_task(
     trackers = tuple(_tracker(one) for one in recipe.training.trackers)
     data_set = data if data is not None else open_data(recipe, observer)
     said = recipe
-    recipe, protocol, chosen = fitted_to(recipe, data_set, remembered, observer)
+    recipe, data_set, protocol, chosen = fitted_to(recipe, data_set, remembered, observer)
     whole = recipe.resolved()
     embedder, reasons = build_embedder(whole, data_set, observer)
     chosen |= reasons
@@ -121,7 +126,7 @@ def fitted_toml(recipe: Recipe) -> str:
     Raises:
         ValueError: The data set cannot be opened.
     """
-    fitted, _, chosen = fitted_to(recipe, open_data(recipe))
+    fitted, _, _, chosen = fitted_to(recipe, open_data(recipe))
     return write_toml(recipe, complete=fitted.complete(), chosen=chosen)
 
 
@@ -156,10 +161,14 @@ def fitted_to(
     data_set: DataSet,
     remembered: Mapping[str, tuple[Any, str]] | None = None,
     observer: Observer | None = None,
-) -> tuple[Recipe, Protocol, dict[str, str]]:
-    """The recipe with what fits its data, where it leaves that open; its protocol; reasons of all choices."""
-    choices = dict(remembered) if remembered else choices_for_images(recipe, data_set)
+) -> tuple[Recipe, DataSet, Protocol, dict[str, str]]:
+    """The recipe with what fits its data, where it leaves that open; data and protocol; all reasons."""
+    if remembered:
+        choices = dict(remembered)
+    else:
+        choices = choices_for_images(recipe, data_set) | choice_for_few_classes(recipe, data_set)
     fitted = _with(recipe, choices)
+    data_set = arranged(fitted, data_set)
     protocol: Protocol = _built(fitted, "protocol", ProtocolRecipe, Protocol)
     if not remembered:
         budget = choices_for_minutes(recipe, fitted, data_set, protocol, observer or Observer())
@@ -168,7 +177,7 @@ def fitted_to(
         fitted = _with(fitted, batch)
         choices = {key: one for key, one in (choices | budget | batch).items() if one[0] is not None}
     reasons = {key: reason for key, (_, reason) in {**recipe.choices(), **choices}.items()}
-    return fitted, protocol, reasons
+    return fitted, data_set, protocol, reasons
 
 
 def fit_to_minutes(
@@ -183,7 +192,9 @@ def fit_to_minutes(
         runs: How many.
         observer: Hears what is measured.
     """
-    fitted = _with(recipe, choices_for_images(recipe, data_set))
+    choices = choices_for_images(recipe, data_set) | choice_for_few_classes(recipe, data_set)
+    fitted = _with(recipe, choices)
+    data_set = arranged(fitted, data_set)
     protocol: Protocol = _built(fitted, "protocol", ProtocolRecipe, Protocol)
     found = fitting_minutes(recipe, fitted, data_set, protocol, minutes=minutes, observer=observer, runs=runs)
     return found, fitted.training.epochs
