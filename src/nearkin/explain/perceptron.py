@@ -28,7 +28,7 @@ from nearkin.pictures.style import (
     styled,
 )
 
-_SPREAD = 0.13
+_SPREAD = 0.1
 _CORNERS = np.array([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
 
 
@@ -162,15 +162,15 @@ def _say(axes: Axes, title: str, below: str) -> None:
     axes.text(0.5, -0.035, below, transform=axes.transAxes, ha="center", va="top", fontsize=6, color=GREY)
 
 
-def separable_points(seed: int = 4, count: int = 24) -> tuple[Array, Array]:
+def separable_points(seed: int = 3, count: int = 24) -> tuple[Array, Array]:
     """Two classes ``(count, 2)`` that a line divides, and their labels ``(count,)``."""
     rng = np.random.default_rng(seed)
     labels = np.arange(count) % 2
-    centres = np.array([[-0.9, -0.55], [0.75, 0.75]])
-    return centres[labels] + 0.5 * rng.normal(size=(count, 2)), labels
+    centres = np.array([[-0.35, 0.2], [0.75, 0.85]])
+    return centres[labels] + 0.28 * rng.normal(size=(count, 2)), labels
 
 
-def draw_perceptron(path: Path, *, seed: int = 0) -> Perceptron:
+def draw_perceptron(path: Path, *, seed: int = 1) -> Perceptron:
     """Draw a perceptron with the weights that it has learnt, and its line after every step.
 
     Args:
@@ -185,6 +185,10 @@ def draw_perceptron(path: Path, *, seed: int = 0) -> Perceptron:
         right = figure.add_axes((0.5, 0.06, 0.48, 0.84))
         _draw_neuron(left, learnt)
         _draw_steps(right, learnt, points, labels)
+        wrong = ", ".join(str(count) for count in learnt.errors_)
+        words = ("y = sgn(wᵀx), after the last step", f"{learnt.n_iter_} steps; on the wrong side: {wrong}")
+        for place, title in zip((0.25, 0.74), words, strict=True):
+            figure.text(place, 0.93, title, ha="center", va="bottom", fontsize=9, color=INK)
         save(figure, path)
     return learnt
 
@@ -212,7 +216,6 @@ def _draw_neuron(axes: Axes, learnt: Perceptron) -> None:
     axes.plot([7.1, 7.6, 7.6, 8.1], [3.25, 3.25, 3.95, 3.95], color=INK, lw=1.2, zorder=4)
     axes.text(9.75, 3.6, "y", ha="left", va="center", fontsize=9, color=INK)
     axes.text(7.6, 2.45, "sgn", ha="center", va="top", fontsize=7, color=GREY)
-    axes.set_title("y = sgn(wᵀx), after the last step", fontsize=9, color=INK, pad=5)
 
 
 def _node(axes: Axes, place: tuple[float, float], word: str, radius: float, *, filled: bool = False) -> None:
@@ -247,10 +250,6 @@ def _draw_steps(axes: Axes, learnt: Perceptron, points: Array, labels: Array) ->
             fontsize=6,
             color=GREY,
         )
-    wrong = ", ".join(str(count) for count in learnt.errors_)
-    axes.set_title(
-        f"{learnt.n_iter_} steps; samples on the wrong side: {wrong}", fontsize=9, color=INK, pad=5
-    )
 
 
 def _line(axes: Axes, weights: Array, reach: float, faint: float) -> None:
