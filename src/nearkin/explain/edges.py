@@ -100,7 +100,10 @@ FIGURES = {
         "losses over pairs, over proxies, and with a direction",
     ),
     "survey-9": PrintedFigure(
-        ("triplet:mining=all", "direction_triplet"), 2, 2, "anchor, positive and negative"
+        ("triplet:mining=all,metric=squared_euclidean,margin=1", "direction_triplet:margin=1"),
+        2,
+        2,
+        "what a direction adds to anchors, positives and negatives",
     ),
 }
 """Figures of the thesis by their number, of the survey with ``survey-`` before it."""

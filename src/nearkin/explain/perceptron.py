@@ -29,6 +29,7 @@ from nearkin.pictures.style import (
 )
 
 _SPREAD = 0.1
+_FAR = 20.0
 _CORNERS = np.array([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
 
 
@@ -135,15 +136,15 @@ def _cloud(axes: Axes, points: Array, corner: Array) -> None:
         own = points[corner == number]
         colour, marker = colour_of(number // 2), marker_of(number)
         axes.plot(*own.T, linestyle="", marker=marker, ms=4.2, color=colour, mec=PAPER, mew=0.4, zorder=3)
+    _frame(axes, points)
+
+
+def _frame(axes: Axes, points: Array) -> None:
+    """A square around the points, without numbers."""
     middle = (points.max(axis=0) + points.min(axis=0)) / 2
     reach = 0.6 * (points.max(axis=0) - points.min(axis=0)).max()
-    axes.set(
-        xlim=(middle[0] - reach, middle[0] + reach),
-        ylim=(middle[1] - reach, middle[1] + reach),
-        aspect="equal",
-        xticks=[],
-        yticks=[],
-    )
+    (x, y) = middle
+    axes.set(xlim=(x - reach, x + reach), ylim=(y - reach, y + reach), aspect="equal", xticks=[], yticks=[])
     axes.spines[:].set_visible(True)
     axes.spines[:].set_color(PALE)
 
@@ -230,14 +231,11 @@ def _draw_steps(axes: Axes, learnt: Perceptron, points: Array, labels: Array) ->
         own = points[labels == label]
         style = {"marker": marker_of(label), "color": colour_of(label), "mec": PAPER, "mew": 0.5, "zorder": 3}
         axes.plot(*own.T, linestyle="", ms=5, **style)
-    reach = 1.12 * np.abs(points).max()
-    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[], yticks=[])
-    axes.spines[:].set_visible(True)
-    axes.spines[:].set_color(PALE)
+    _frame(axes, points)
     _shade(axes, learnt.path_[-1])
     steps = learnt.path_[1:]
     for number, weights in enumerate(steps[:-1], start=1):
-        _line(axes, weights, reach, faint=0.25 + 0.55 * number / len(steps))
+        _line(axes, weights, faint=0.25 + 0.55 * number / len(steps))
     moved = np.diff(learnt.path_, axis=0)[:, 1:]
     for number, step in enumerate(moved, start=1):
         nearest = int(np.minimum(*(np.abs(points - sign * step).sum(axis=1) for sign in (1, -1))).argmin())
@@ -252,7 +250,7 @@ def _draw_steps(axes: Axes, learnt: Perceptron, points: Array, labels: Array) ->
         )
 
 
-def _line(axes: Axes, weights: Array, reach: float, faint: float) -> None:
+def _line(axes: Axes, weights: Array, faint: float) -> None:
     """Where ``w₀ + w·x = 0``."""
     bias, normal = weights[0], weights[1:]
     length = np.linalg.norm(normal)
@@ -260,5 +258,5 @@ def _line(axes: Axes, weights: Array, reach: float, faint: float) -> None:
         return
     foot = -bias * normal / length**2
     along = np.array([-normal[1], normal[0]]) / length
-    ends = np.stack([foot - 4 * reach * along, foot + 4 * reach * along])
+    ends = np.stack([foot - _FAR * along, foot + _FAR * along])
     axes.plot(*ends.T, color=GREY, lw=0.8, alpha=faint, ls=(0, (4, 2)), zorder=1.5)
