@@ -21,6 +21,6 @@ def test_the_perceptron_is_drawn_with_its_steps(tmp_path):
     assert learnt.converged_
     assert f"{learnt.n_iter_} steps" in drawn
     for weight in learnt.path_[-1]:
-        assert f"{weight:.2f}" in drawn
+        assert f"{weight:.2f}".replace("-", "−") in drawn
     other = draw_perceptron(tmp_path / "other.png", seed=0)
     assert not np.array_equal(other.path_, learnt.path_)

@@ -207,7 +207,11 @@ def _draw_neuron(axes: Axes, learnt: Perceptron) -> None:
         x, y = (0.46 * a + 0.54 * b for a, b in zip(place, sum_, strict=True))
         note = {"ha": "center", "va": "center", "fontsize": 7, "color": INK, "zorder": 2}
         axes.text(
-            x, y, f"w{'₀₁₂'[number]} = {weight:.2f}", bbox={"fc": PAPER, "ec": "none", "pad": 1}, **note
+            x,
+            y,
+            f"w{'₀₁₂'[number]} = {weight:.2f}".replace("-", "−"),
+            bbox={"fc": PAPER, "ec": "none", "pad": 1},
+            **note,
         )
         _node(axes, place, "1" if number == 0 else f"x{'₀₁₂'[number]}", 0.62, filled=number == 0)
     for start, end in ((sum_, step), (step, (9.6, 3.6))):
@@ -236,18 +240,20 @@ def _draw_steps(axes: Axes, learnt: Perceptron, points: Array, labels: Array) ->
     steps = learnt.path_[1:]
     for number, weights in enumerate(steps[:-1], start=1):
         _line(axes, weights, faint=0.25 + 0.55 * number / len(steps))
-    moved = np.diff(learnt.path_, axis=0)[:, 1:]
-    for number, step in enumerate(moved, start=1):
-        nearest = int(np.minimum(*(np.abs(points - sign * step).sum(axis=1) for sign in (1, -1))).argmin())
-        axes.plot(*points[nearest], marker="o", ms=9.5, mfc="none", mec=GREY, mew=0.8, zorder=2)
-        axes.annotate(
-            str(number),
-            points[nearest],
-            textcoords="offset points",
-            xytext=(6.5, 4.5 if number % 2 else -9),
-            fontsize=6,
-            color=GREY,
-        )
+    for place, numbers in _movers(learnt, points).items():
+        axes.plot(*points[place], marker="o", ms=9.5, mfc="none", mec=GREY, mew=0.8, zorder=2)
+        words = ", ".join(map(str, numbers))
+        axes.annotate(words, points[place], (6.5, 4.5), textcoords="offset points", fontsize=6.5, color=GREY)
+
+
+def _movers(learnt: Perceptron, points: Array) -> dict[int, list[int]]:
+    """Which sample moved the line, and in which of the steps, counted from 1."""
+    found: dict[int, list[int]] = {}
+    for number, step in enumerate(np.diff(learnt.path_, axis=0), start=1):
+        target = np.sign(step[0])  # what was added is the sample, x₀ = 1 first, times its target
+        place = int(np.abs(points - target * step[1:]).sum(axis=1).argmin())
+        found.setdefault(place, []).append(number)
+    return found
 
 
 def _line(axes: Axes, weights: Array, faint: float) -> None:
