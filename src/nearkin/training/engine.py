@@ -25,6 +25,7 @@ from nearkin.evaluation import (
 from nearkin.evaluation.thresholds import FEWEST_CLASSES
 from nearkin.losses.base import Loss, NotFiniteError
 from nearkin.losses.modifiers import teacher_decay
+from nearkin.losses.modifiers.base import base_of
 from nearkin.model import describe
 from nearkin.networks import initialise_head_with_pca
 from nearkin.networks.base import WithFeatures
@@ -392,6 +393,8 @@ class _Training:
         self.accelerator.unwrap_model(self.network).load_state_dict(self.best_weights)
         merge_lora(self.embedder.network)
         self.embedder.network.eval()
+        for finding in base_of(self.accelerator.unwrap_model(self.loss)).findings():
+            self.observer.note(finding)
         selected_on = validation = None
         threshold = self.threshold
         if isinstance(self.validation, SampleSet):
