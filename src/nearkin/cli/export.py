@@ -47,7 +47,7 @@ def export(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Largest difference of a number in unit embeddings: 1e-4, and 0.1 for int8."
+            min=0, help="Largest difference of a number in unit embeddings: 1e-4, and 0.15 for int8."
         ),
     ] = None,
     recall_tolerance: Annotated[

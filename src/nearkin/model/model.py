@@ -357,8 +357,8 @@ class Model:
                 are compared on them.
             samples: Other samples to compare outputs on, where there are no such classes.
             calibration: Training samples for int8; 200 of them, evenly over all, are used.
-            tolerance: Largest difference between two numbers of unit embeddings; by default 1e-4, and 0.1 for
-                int8.
+            tolerance: Largest difference between two numbers of unit embeddings; by default 1e-4, and 0.15
+                for int8.
             recall_tolerance: Largest difference of Recall@1, by default 0.001, and 0.02 for int8; one query
                 is always allowed.
             most: Compare on about so many samples, in whole classes.

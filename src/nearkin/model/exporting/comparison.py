@@ -43,7 +43,7 @@ class Tolerance:
 
 
 _FLOAT32 = Tolerance(difference=1e-4, recall=0.001)
-_INT8 = Tolerance(difference=0.1, recall=0.02)
+_INT8 = Tolerance(difference=0.15, recall=0.02)
 
 
 def _checked(name: str, value: float) -> float:

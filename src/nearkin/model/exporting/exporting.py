@@ -30,6 +30,7 @@ from nearkin.model.exporting.errors import ExportError
 from nearkin.model.exporting.formats import FLOAT32, INT8, Format, registry
 from nearkin.model.exporting.graph import GraphInput, Place, UnitEmbeddings, graph_input, on_cpu
 from nearkin.model.exporting.manifest import manifest, manifest_of, versions
+from nearkin.model.exporting.quantization import NOTE
 from nearkin.model.model import Model
 from nearkin.networks import WrappedNetwork
 from nearkin.observer import Observer
@@ -232,7 +233,9 @@ def _placed(order: _Order, kind: Format, precision: str, made: Path, file: Path)
         part.rename(part.with_name(file.name).with_suffix(part.suffix))
     renamed = kind.files(made.with_name(file.name))
     threshold, threshold_of = _threshold(order, precision, rows)
-    more = {} if precision == FLOAT32 else {"calibration": {"samples": len(order.calibration or ())}}
+    more = {}
+    if precision == INT8:
+        more = {"calibration": {"training_samples": len(order.calibration or ()), "note": NOTE}}
     about = manifest(
         order.model,
         order.taken,
