@@ -153,9 +153,9 @@ def test_timm_reads_the_backbone(tmp_path):
         torch.testing.assert_close(found.forward_features(images), model.network.backbone(images))
         torch.testing.assert_close(found(images), model.network.backbone(images).mean(dim=(2, 3)))
     config = timm.data.resolve_model_data_config(found)
-    assert config["input_size"] == (3, 96, 96)
+    assert tuple(config["input_size"]) == (3, 96, 96)
     expected = model.network.preprocessing
-    assert (config["mean"], config["std"]) == (expected.mean, expected.std)
+    assert (tuple(config["mean"]), tuple(config["std"])) == (expected.mean, expected.std)
     assert int(96 / config["crop_pct"]) == expected.resize
     assert "local-dir:mine" in (folder / "README.md").read_text()
     photo = torch.randint(0, 256, (1, 3, 120, 130), dtype=torch.uint8)

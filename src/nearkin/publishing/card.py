@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ def card(model: Model, origin: Origin, *, name: str, license_: str, repository: 
         origin=origin,
         result=result,
         scores=[] if result is None or origin.run is None else _scores(result, origin.run),
+        data="" if result is None else _data_name(result),
         splits=[] if result is None else _splits(result),
         settings=[] if result is None else _settings(result),
         libraries={} if result is None else result.disclosure.get("libraries", {}),
@@ -69,7 +71,7 @@ def metadata(model: Model, result: Result | None, *, name: str, license_: str) -
         "tags": ["metric-learning", "embeddings", "retrieval", "nearkin", *(["timm"] if known else [])],
     }
     if result is not None:
-        data = str(_data_name(result))
+        data = _data_name(result)
         metrics = [
             {"type": f"recall_at_{k}", "name": f"Recall@{k}", "value": round(100 * value, 2)}
             for k, value in result.test.recall_at.items()
@@ -118,8 +120,12 @@ def _yaml(value: Any, indent: str = "") -> str:
 
 
 def _data_name(result: Result) -> str:
+    """The name of the data set; a folder or table of one's own is called as its file is."""
     data = result.recipe.get("data", {})
-    return str(data.get("name") if isinstance(data, Mapping) else data)
+    if not isinstance(data, Mapping):
+        return str(data)
+    own = data.get("name") in ("folder", "table") and data.get("root")
+    return PurePath(str(data["root"])).stem if own else str(data.get("name"))
 
 
 def _told_network(spec: Mapping[str, Any] | None) -> str:
