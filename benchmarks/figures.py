@@ -38,6 +38,7 @@ MODULES = {
     "input": "input",
     "training": "training",
     "trunk": "trunk",
+    "export": "export",
     "classical": "classical",
     "classical_more": "classical",
 }
