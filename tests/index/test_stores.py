@@ -87,7 +87,8 @@ def test_search_finds_what_a_plain_product_finds(store, queries):
     torch.testing.assert_close(found.similarities, expected.values, **exactness(store))
     if store.precision == "float16":  # two that are nearly as near may change places
         return
-    names = [[store.by_id([one])[one].name for one in ids] for ids in found.ids.tolist()]
+    known = store.by_id(found.ids.flatten().tolist())
+    names = [[known[one].name for one in ids] for ids in found.ids.tolist()]
     assert names == [[f"item{n}" for n in row] for row in expected.indices.tolist()]
 
 
@@ -143,6 +144,44 @@ def test_a_filter_narrows_search_items_ids_and_count(store, where):
         torch.testing.assert_close(
             found.similarities[:, : len(own)], (asked @ own.T).sort(descending=True).values
         )
+
+
+ODD = ["", " ", "O'Brien", 'a "quote"', "back\\slash", "50 %s", "100%", "{items}", "; DROP TABLE items", "žába\n🐸"]
+
+
+def test_texts_of_any_kind_are_kept_and_found(store):
+    items = [
+        NewItem(f"name {text}", f"content {text}", label=text, metadata={f"k{text}".replace('"', "'"): text})
+        for text in ODD
+    ]
+    store.add(items, vectors(len(ODD)))
+    assert [item.label for item in store.items()] == ODD
+    assert {*store.by_name([item.name for item in items])} == {item.name for item in items}
+    assert {*store.by_content([item.content for item in items])} == {item.content for item in items}
+    for text in ODD[:: 1 if store.precision == "int8" else 3]:
+        assert [item.label for item in store.items({"label": text})] == [text]
+        key = f"k{text}".replace('"', "'")
+        assert [item.label for item in store.items({key: text})] == [text]
+        assert store.count({key: {"!=": text}}) == len(ODD) - 1
+    assert store.count({"label": ["' OR 1=1 --", '" or key != "']}) == 0
+    assert [*store.labels()] == sorted(ODD, key=str.encode)
+
+
+def test_values_compare_with_what_they_are(store):
+    """Labels given as numbers are texts; true is 1; a text never equals a number; ids may be texts."""
+    items = [NewItem("a", "a", label="3", metadata={"x": 1}), NewItem("b", "b", metadata={"x": "1", "y": True})]
+    store.add(items, vectors(2))
+    first = store.ids().tolist()[0]
+    names = lambda where: [item.name for item in store.items(where)]  # noqa: E731
+    assert names({"label": 3}) == ["a"]
+    assert names({"x": 1}) == names({"x": 1.0}) == names({"x": True}) == ["a"]
+    assert names({"x": "1"}) == ["b"]
+    assert names({"y": 1}) == ["b"]
+    assert names({"y": {">": 0.5}}) == ["b"]
+    assert names({"id": first}) == names({"id": [str(first), "no id"]}) == ["a"]
+    assert names({"id": {">": first}}) == ["b"]
+    assert names({"name": {">=": "b"}}) == ["b"]
+    assert names({"label": {"<": 5}}) == []
 
 
 def test_excluded_and_removed_items_are_not_found(store):

@@ -26,7 +26,7 @@ from nearkin.index.layout import layout
 from nearkin.index.reranking import Rerank, search_reranked
 from nearkin.index.sources import Labels, Metadata, Progress, Sources, gather, without_repeats
 from nearkin.index.store import Nearest, Store
-from nearkin.index.stores import create_store, open_store
+from nearkin.index.stores import create_store, name_of, open_store
 from nearkin.index.watching import watch
 from nearkin.model import Model
 from nearkin.tensor_files import DamagedFileError, read_tensors, write_tensors
@@ -164,6 +164,11 @@ class Index:
                 "was replaced"
             )
         return model
+
+    @property
+    def name(self) -> str:
+        """What the index is called: its folder's name, or its name in the address."""
+        return self.path.name if isinstance(self.path, Path) else name_of(self.path)
 
     @property
     def fingerprint(self) -> str:

@@ -60,7 +60,7 @@ def filter_to_expression(where: Where | None) -> Expression:
     """A filter as an expression, and what is left of it.
 
     >>> filter_to_expression({"price": {"<": 10}}).text
-    '(facts["nfc2a65fa4cb4a95f0f39d4e6ed4a1aee"] < 10.0)'
+    '(facts["n683b531f41ec88a2f345b727afe59757"] < 10.0)'
     """
     parts: list[str] = []
     left: list[tuple[str, str, str]] = []
