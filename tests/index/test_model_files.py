@@ -29,7 +29,9 @@ def test_what_the_cache_has_is_not_fetched_again():
     assert asked == [1]
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/etc/passwd", "a/../../b", "a/b/c", "", ".", "..", "a\\b", "~/x"])
+@pytest.mark.parametrize(
+    "name", ["../../evil", "/etc/passwd", "a/../../b", "a/b/c", "", ".", "..", "a\\b", "~/x"]
+)
 def test_a_strangers_server_writes_nowhere_else(name):
     with pytest.raises(ValueError, match="no file of a model"):
         fetched("e" * 64, lambda: [Part(name, 0, b"evil"), Part("card.json", 0, b"{}")])

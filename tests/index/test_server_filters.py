@@ -12,7 +12,9 @@ from nearkin.index.postgres_filters import filter_to_sql
 HOSTILE = "x' OR 1=1; DROP TABLE nearkin.indexes; --"
 
 
-@pytest.mark.parametrize("where", [{"label": HOSTILE}, {HOSTILE: 3}, {HOSTILE: {">": HOSTILE}}, {HOSTILE: None}])
+@pytest.mark.parametrize(
+    "where", [{"label": HOSTILE}, {HOSTILE: 3}, {HOSTILE: {">": HOSTILE}}, {HOSTILE: None}]
+)
 def test_values_and_keys_are_parameters(where):
     statement, values = filter_to_sql(where)
     assert "DROP" not in statement

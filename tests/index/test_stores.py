@@ -146,7 +146,18 @@ def test_a_filter_narrows_search_items_ids_and_count(store, where):
         )
 
 
-ODD = ["", " ", "O'Brien", 'a "quote"', "back\\slash", "50 %s", "100%", "{items}", "; DROP TABLE items", "žába\n🐸"]
+ODD = [
+    "",
+    " ",
+    "O'Brien",
+    'a "quote"',
+    "back\\slash",
+    "50 %s",
+    "100%",
+    "{items}",
+    "; DROP TABLE items",
+    "žába\n🐸",
+]
 
 
 def test_texts_of_any_kind_are_kept_and_found(store):
@@ -169,7 +180,10 @@ def test_texts_of_any_kind_are_kept_and_found(store):
 
 def test_values_compare_with_what_they_are(store):
     """Labels given as numbers are texts; true is 1; a text never equals a number; ids may be texts."""
-    items = [NewItem("a", "a", label="3", metadata={"x": 1}), NewItem("b", "b", metadata={"x": "1", "y": True})]
+    items = [
+        NewItem("a", "a", label="3", metadata={"x": 1}),
+        NewItem("b", "b", metadata={"x": "1", "y": True}),
+    ]
     store.add(items, vectors(2))
     first = store.ids().tolist()[0]
     names = lambda where: [item.name for item in store.items(where)]  # noqa: E731

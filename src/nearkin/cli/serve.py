@@ -11,9 +11,7 @@ import typer
 def serve(
     indexes: Annotated[
         list[str],
-        typer.Argument(
-            metavar="INDEX…", help="The folder of an index, or its address; two can be compared."
-        ),
+        typer.Argument(metavar="INDEX…", help="The folder of an index, or its address; two can be compared."),
     ],
     *,
     host: Annotated[

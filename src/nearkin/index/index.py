@@ -160,8 +160,7 @@ class Index:
             ) from None
         if model.fingerprint != self.fingerprint:
             raise ValueError(
-                f"{folder} is not the model that {self.path} was built with: it is damaged or "
-                "was replaced"
+                f"{folder} is not the model that {self.path} was built with: it is damaged or was replaced"
             )
         return model
 

@@ -255,9 +255,7 @@ class MilvusStore:
         holders: dict[int, set[str]] = {}
         for row in found:
             holders.setdefault(int(row["id"]), set()).add(str(row["key"]))
-        twice = [
-            own[key] for keys in holders.values() if len(keys) > 1 for key in sorted(keys) if key in own
-        ]
+        twice = [own[key] for keys in holders.values() if len(keys) > 1 for key in sorted(keys) if key in own]
         if twice:
             self._numbers = _Numbers()
             for row, number in zip(twice, self._numbers.take(len(twice)), strict=True):
@@ -399,7 +397,9 @@ class MilvusStore:
         for one in wanted:
             if one not in rows:
                 raise KeyError(f"there is no item {one} in this index")
-        matrix = np.stack([rows[one] for one in wanted]) if wanted else np.empty((0, self.dimension), np.float32)
+        matrix = (
+            np.stack([rows[one] for one in wanted]) if wanted else np.empty((0, self.dimension), np.float32)
+        )
         return torch.from_numpy(matrix)
 
     def version(self) -> int:
@@ -642,7 +642,13 @@ def _row(item: NewItem | Item, number: int, *, name: str | None = None, content:
     name, content = name or item.name, content or item.content
     path = None if item.path is None else str(item.path)
     metadata = json.dumps(dict(item.metadata), ensure_ascii=False, allow_nan=False)
-    texts = {"name": name, "label": item.label or "", "metadata": metadata, "path": path or "", "content": content}
+    texts = {
+        "name": name,
+        "label": item.label or "",
+        "metadata": metadata,
+        "path": path or "",
+        "content": content,
+    }
     for key, text in texts.items():
         if len(text.encode()) > _LONGEST:
             raise ValueError(f"{name[:60]!r}: Milvus holds a {key} of {_LONGEST:,} bytes at most")

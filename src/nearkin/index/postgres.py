@@ -292,9 +292,7 @@ class PostgresStore:
         queries = checked_queries(vectors, k, self.dimension)
         further = _FURTHER if self.precision == "float16" else 0
         wanted = k + further + (len(exclude) if approximate else 0)
-        graph = (
-            approximate and where is None and len(exclude) <= _MOST_EXCLUDED and wanted <= _MOST_EXPANSION
-        )
+        graph = approximate and where is None and len(exclude) <= _MOST_EXCLUDED and wanted <= _MOST_EXPANSION
         if graph and self._has_graph():
             work = partial(self._nearest, queries=queries, k=wanted, condition="", values=[], graph=True)
         else:
@@ -433,7 +431,9 @@ class PostgresStore:
 
     def version(self) -> int:
         """A number that changes whenever items do."""
-        ((version,),) = self._select("SELECT version FROM nearkin.indexes WHERE name = %s", values=[self.name])
+        ((version,),) = self._select(
+            "SELECT version FROM nearkin.indexes WHERE name = %s", values=[self.name]
+        )
         return int(version)
 
     def damaged(self) -> list[str]:
@@ -524,7 +524,9 @@ class _Server:
                     self._forget()
         where, patience = self._address.server, self._address.patience
         waited = f" for {patience:g} s" if self.patient else ""
-        raise ConnectionError(f"PostgreSQL at {where} cannot be reached{waited}: {_first_line(lost)}") from lost
+        raise ConnectionError(
+            f"PostgreSQL at {where} cannot be reached{waited}: {_first_line(lost)}"
+        ) from lost
 
     def close(self) -> None:
         """Close the connections of all threads."""
@@ -573,7 +575,9 @@ class _Server:
         try:
             yield
         except errors.InsufficientPrivilege as error:
-            raise PermissionError(f"PostgreSQL at {where} does not allow that: {_first_line(error)}") from error
+            raise PermissionError(
+                f"PostgreSQL at {where} does not allow that: {_first_line(error)}"
+            ) from error
         except errors.FeatureNotSupported as error:
             if "vector" not in str(error):
                 raise
