@@ -1,12 +1,12 @@
-"""The three stores of an index beside each other: load, disk, one query at a time, what approximate search misses.
+"""The three stores of an index beside each other: load, disk, queries, what approximate search misses.
 
     python benchmarks/stores.py                  # 100,000 × 512 into each; starts the servers itself
     python benchmarks/stores.py --small --anyway
 
 PostgreSQL (in float32, and in float16) and Milvus are started in a folder of their own, once per process, and
-hold nothing else. Each store is filled by 1,024 items at a time, as ``nearkin index`` fills one once the vectors
-are there, and asked one query after the other through the whole store: filters, ids and all. The floor of the
-load is writing the vectors to a file and to the disk, that of a query reading them once from memory.
+hold nothing else. Each store is filled by 1,024 items at a time, as ``nearkin index`` fills one once the
+vectors are there, and asked one query after the other through the whole store: filters, ids and all. The floor
+of the load is writing the vectors to a file and to the disk, that of a query reading them once from memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real servers for tests of stores: PostgreSQL with pgvector and Milvus, started here, killed and started again."""
+"""Real servers for tests of stores, PostgreSQL with pgvector and Milvus: started, killed, started again."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class PostgresServer:
             try:
                 self._server.ensure_postgres_running()
                 return
-            except (subprocess.SubprocessError, AssertionError):
+            except (subprocess.SubprocessError, AssertionError):  # noqa: PERF203
                 time.sleep(1)
         self._server.ensure_postgres_running()
 

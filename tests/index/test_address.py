@@ -36,7 +36,7 @@ def test_a_password_is_refused_and_not_repeated(text, nearkin):
     with pytest.raises(ValueError, match=r"holds a password|no address") as caught:
         parse_address(text)
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="address") as caught:
         Index.open(text)
     assert "hunter2" not in str(caught.value)
     for command in (["index", "model", "photos", "-o", text], ["search", text, "x.png"], ["index", text]):

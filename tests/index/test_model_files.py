@@ -41,4 +41,4 @@ def test_a_half_model_and_a_fingerprint_that_is_none_are_told(tmp_path):
     with pytest.raises(ValueError, match="no whole model of fingerprint dddd"):
         fetched("d" * 64, lambda: [Part("model.json", 0, b"{}")])
     with pytest.raises(ValueError, match="no fingerprint"):
-        fetched("../../x", lambda: [])
+        fetched("../../x", list)

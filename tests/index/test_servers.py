@@ -1,4 +1,4 @@
-"""Indexes on real servers: as in a folder, after restarts, cuts and kills, with two writers; all of it slow."""
+"""Indexes on real servers: as in a folder, after restarts, cuts and kills, with two writers; all slow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from indexed import picture_model, write_pictures
+from indexed import picture_model
 from PIL import Image
 from server_process import serving
 from torch.nn.functional import normalize
@@ -331,7 +331,7 @@ def many(tmp_path_factory) -> Path:
 
 
 def test_a_server_that_is_killed_during_a_load_ends_with_every_item_once(server, address, many):
-    """SIGKILL to the server, twice, while ``nearkin index`` adds 50,000 pictures; nobody helps the command."""
+    """SIGKILL to the server, twice, while ``nearkin index`` adds 50,000 pictures; nobody helps it."""
     command = [sys.executable, "-m", "nearkin", "index", "model", "photos", "-o", address]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     with subprocess.Popen(

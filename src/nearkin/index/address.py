@@ -36,7 +36,7 @@ _OPTIONS: dict[Scheme, tuple[str, ...]] = {
 }
 _REMEDIES: dict[Scheme, str] = {
     "postgresql": "set PGPASSWORD, or use a passfile (~/.pgpass, PGPASSFILE or ?passfile=)",
-    "milvus": "set MILVUS_TOKEN to user:password or to an API key, or MILVUS_TOKEN_FILE to a file that holds it",
+    "milvus": "set MILVUS_TOKEN to user:password or an API key, or MILVUS_TOKEN_FILE to a file that holds it",
 }
 _PATIENCE = 180.0
 

@@ -1,8 +1,9 @@
 """The store in Milvus: a collection per index; the same client serves one machine or a cluster.
 
 The collection ``nearkin_items_NAME`` holds the items: ``key`` (a hash of the name, and the primary key),
-``id``, ``name``, ``label``, ``metadata`` (JSON, as a text), ``path``, ``content``, hashes of these and ``facts``
-for filters (see :mod:`nearkin.index.milvus_filters`), ``checksum`` (CRC-32 of the vector) and ``embedding``.
+``id``, ``name``, ``label``, ``metadata`` (JSON, as a text), ``path``, ``content``, hashes of these and
+``facts`` for filters (see :mod:`nearkin.index.milvus_filters`), ``checksum`` (CRC-32 of the vector) and
+``embedding``.
 Its description is what the index is, as JSON. ``nearkin_about_NAME`` holds the model's files in parts, and a
 number that changes with the items.
 
@@ -11,9 +12,9 @@ after a lost connection or beside another writer, changes nothing. What is added
 that Milvus takes as one message (about 2 MB), each of which is there as a whole or not at all. Ids come from
 the clock and grow with it; where two writers drew the same one, the later one draws again.
 
-Everything but a search sees all that was written before, by anybody. A search sees what this process wrote and
-what others wrote until the index was opened; what they wrote since may take a second or two to appear. The
-token comes from ``MILVUS_TOKEN`` or from the file that ``MILVUS_TOKEN_FILE`` names.
+Everything but a search sees all that was written before, by anybody. A search sees what this process wrote
+and what others wrote until the index was opened; what they wrote since may take a second or two to appear.
+The token comes from ``MILVUS_TOKEN`` or from the file that ``MILVUS_TOKEN_FILE`` names.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _TIMEOUT = 60.0  # seconds of one call
 _ITEM = ("id", "name", "label", "labelled", "metadata", "path", "content")
 _VERSION = "version"
 _FINAL = re.compile(
-    r"auth|permission|privilege|denied|cannot parse|invalid|illegal|mismatch|exceed|already exist|not support",
+    "auth|permission|privilege|denied|cannot parse|invalid|illegal|mismatch|already exist|not support",
     re.IGNORECASE,
 )
 """What Milvus says where trying again would not help."""
@@ -194,8 +195,8 @@ class MilvusStore:
         wanted = self.address.options.get("search", about["search"])
         if wanted != about["search"]:
             raise ValueError(
-                f"{self.place} was made with search={about['search']}, which cannot be changed: leave it out, "
-                "or build another index"
+                f"{self.place} was made with search={about['search']}, which cannot be changed: leave it "
+                "out, or build another index"
             )
         return about
 
@@ -303,7 +304,7 @@ class MilvusStore:
         *,
         where: Where | None = None,
         exclude: Collection[int] = (),
-        approximate: bool = False,  # noqa: ARG002
+        approximate: bool = False,
     ) -> Nearest:
         """The ``k`` most similar items for every row of ``vectors`` ``(n, D)``.
 
@@ -412,11 +413,13 @@ class MilvusStore:
 
     def damaged(self) -> list[str]:
         """The names of items whose vectors are not what was written; empty where all is well."""
-        damaged = []
+        damaged: list[str] = []
         for some in _batches(self.ids().tolist(), self._most_vectors):
-            for row in self._query_in("id", some, ["name", "checksum", "embedding"]):
-                if zlib.crc32(np.asarray(row["embedding"], dtype=np.float32).tobytes()) != row["checksum"]:
-                    damaged.append(row["name"])
+            damaged += [
+                row["name"]
+                for row in self._query_in("id", some, ["name", "checksum", "embedding"])
+                if zlib.crc32(np.asarray(row["embedding"], dtype=np.float32).tobytes()) != row["checksum"]
+            ]
         return damaged
 
     def close(self) -> None:
@@ -512,7 +515,7 @@ class _Server:
         for _ in attempts(self._address.patience if self.patient else 0.0):
             try:
                 return work(self._connected())
-            except self._pymilvus.MilvusException as error:
+            except self._pymilvus.MilvusException as error:  # noqa: PERF203
                 if _FINAL.search(str(error)):
                     raise _told(error, self._address) from error
                 lost = error
@@ -532,8 +535,9 @@ class _Server:
             if self._client is None:
                 secure = self._address.options.get("secure", "false").lower() in ("true", "1", "yes")
                 host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+                place = f"{host or 'localhost'}:{self._address.port or 19530}"
                 self._client = self._pymilvus.MilvusClient(
-                    uri=f"{'https' if secure else 'http'}://{host or 'localhost'}:{self._address.port or 19530}",
+                    uri=f"{'https' if secure else 'http'}://{place}",
                     db_name=self._address.database,
                     token=_token(),
                     timeout=10,

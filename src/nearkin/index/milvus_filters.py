@@ -1,9 +1,9 @@
 """Filters as expressions of Milvus, in which no text of the user's ever stands.
 
 Milvus has no parameters that all its versions know. So a row holds, beside its texts, their hashes
-(:func:`token`), and a dictionary ``facts`` of its metadata under hashed keys: ``n…`` a number, ``t…`` the hash
-of a text. Expressions are made of hashes and numbers only. What needs the order of texts is decided here, in
-Python, for the rows that the rest of the filter leaves.
+(:func:`token`), and a dictionary ``facts`` of its metadata under hashed keys: ``n…`` a number, ``t…`` the
+hash of a text. Expressions are made of hashes and numbers only. What needs the order of texts is decided
+here, in Python, for the rows that the rest of the filter leaves.
 """
 
 from __future__ import annotations

@@ -320,11 +320,13 @@ class PostgresStore:
         else:
             connection.execute("SET LOCAL enable_indexscan = off")  # which would be the graph
             order = "embedding <#> asked.query, id"
+        # The condition is made of fixed texts, and its values are parameters: see postgres_filters.
         statement = (
-            "SELECT asked.place - 1, found.id, found.similarity "
+            "SELECT asked.place - 1, found.id, found.similarity "  # noqa: S608
             "FROM unnest(%s::{type}[]) WITH ORDINALITY AS asked (query, place) CROSS JOIN LATERAL ("
             "SELECT id, -(embedding <#> asked.query) AS similarity FROM {items} "
-            f"{condition} ORDER BY {order} LIMIT %s) AS found "
+            + condition
+            + f" ORDER BY {order} LIMIT %s) AS found "
             "ORDER BY asked.place, found.similarity DESC, found.id"
         )
         kind = _vector_type(self.precision)
@@ -517,7 +519,7 @@ class _Server:
                         result = work(connection)
                         unsure = (number, result) if number else None
                     return result
-                except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
+                except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:  # noqa: PERF203
                     if not self._is_lost(error):
                         raise
                     lost = error
@@ -601,7 +603,7 @@ def _psycopg(module: str) -> ModuleType:
 
 
 def _vector_type(precision: str) -> Any:
-    """pgvector's class of a vector in this precision."""
+    """The class of a vector in this precision."""
     pgvector = _psycopg("pgvector")
     return pgvector.HalfVector if precision == "float16" else pgvector.Vector
 
