@@ -5,8 +5,8 @@
 
 PostgreSQL (in float32, and in float16) and Milvus are started in a folder of their own, once per process, and
 hold nothing else. Each store is filled by 1,024 items at a time, as ``nearkin index`` fills one once the
-vectors are there, and asked one query after the other through the whole store: filters, ids and all. The floor
-of the load is writing the vectors to a file and to the disk, that of a query reading them once from memory.
+vectors are there, and asked one query after the other through the whole store: filters, ids and all. The
+floor of the load is writing the vectors to a file and to the disk, that of a query reading them once.
 """
 
 from __future__ import annotations
