@@ -3,9 +3,9 @@
     python benchmarks/scale.py            # brings the page up to date
     python benchmarks/scale.py --check
 
-Memory and disk are arithmetic. Times are slopes: a load and an exact search grow with the number of vectors, a
-search by HNSW with its logarithm. The slopes are those of ``benchmarks/results/stores.json``; without it, the
-page says that they are not measured yet.
+Memory and disk are arithmetic. Times are slopes: a load and an exact search grow with the number of vectors,
+a search by HNSW with its logarithm. The slopes are those of ``benchmarks/results/stores.json``; without it,
+the page says that they are not measured yet.
 """
 
 from __future__ import annotations

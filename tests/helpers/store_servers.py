@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -108,7 +109,10 @@ class MilvusServer:
         self._server.stop()
 
     def start(self) -> None:
-        self._server.start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # sockets by which it looks for free ports
+            self._server.start()
+            gc.collect()
 
     def stop(self) -> None:
         self._server.stop()

@@ -75,7 +75,8 @@ _FINAL = re.compile(
     "auth|permission|privilege|denied|cannot parse|invalid|illegal|mismatch|already exist|not support",
     re.IGNORECASE,
 )
-"""What Milvus says where trying again would not help."""
+"""What Milvus says where trying again would not help, unless it also says that the server is gone."""
+_GONE = re.compile("unavailable|connect|timeout|deadline|not ready", re.IGNORECASE)
 
 R = TypeVar("R")
 Row = dict[str, Any]
@@ -516,7 +517,7 @@ class _Server:
             try:
                 return work(self._connected())
             except self._pymilvus.MilvusException as error:  # noqa: PERF203
-                if _FINAL.search(str(error)):
+                if _FINAL.search(str(error)) and not _GONE.search(str(error)):
                     raise _told(error, self._address) from error
                 lost = error
         waited = f" for {self._address.patience:g} s" if self.patient else ""
