@@ -6,7 +6,7 @@ import pytest
 
 from nearkin.index import Index
 from nearkin.index.address import is_address, parse_address
-from nearkin.index.milvus import _token
+from nearkin.index.milvus_server import _token
 
 SECRETS = [
     "postgresql://anna:hunter2@localhost/shop/birds",

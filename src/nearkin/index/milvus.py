@@ -22,22 +22,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 import secrets
 import threading
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.extras import require
 from nearkin.index.address import Address, parse_address
 from nearkin.index.checking import change_of, checked_queries, checked_vectors
 from nearkin.index.filters import Where
@@ -50,8 +47,8 @@ from nearkin.index.milvus_filters import (
     one_of,
     token,
 )
+from nearkin.index.milvus_server import MilvusServer, package
 from nearkin.index.model_files import Part, fetched, parts_of
-from nearkin.index.patience import attempts
 from nearkin.index.store import Change, Nearest
 from nearkin.model import Model
 
@@ -71,14 +68,6 @@ _QUERIES = 64  # searched for together
 _TIMEOUT = 60.0  # seconds of one call
 _ITEM = ("id", "name", "label", "labelled", "metadata", "path", "content")
 _VERSION = "version"
-_FINAL = re.compile(
-    "auth|permission|privilege|denied|cannot parse|invalid|illegal|mismatch|already exist|not support",
-    re.IGNORECASE,
-)
-"""What Milvus says where trying again would not help, unless it also says that the server is gone."""
-_GONE = re.compile("unavailable|connect|timeout|deadline|not ready", re.IGNORECASE)
-
-R = TypeVar("R")
 Row = dict[str, Any]
 
 
@@ -102,7 +91,7 @@ class MilvusStore:
         self.place = str(self.address)
         self._items, self._notes = _collections(self.name)
         self._numbers = _Numbers()
-        self._server = _Server(self.address)
+        self._server = MilvusServer(self.address)
         try:
             self._about = self._read_about()
             self._server.patient = True
@@ -144,7 +133,7 @@ class MilvusStore:
         own = {"format": FORMAT, "dimension": dimension, "precision": precision, "search": search}
         told = {**(about or {}), **own}
         items, notes = _collections(where.name)
-        server = _Server(where)
+        server = MilvusServer(where)
         try:
             if server.call(lambda client: client.has_collection(items, timeout=_TIMEOUT)):
                 raise FileExistsError(f"there is an index {where.name} already")
@@ -161,7 +150,7 @@ class MilvusStore:
     def exists(address: str | Address) -> bool:
         """Whether there is an index at this address."""
         where = address if isinstance(address, Address) else parse_address(address)
-        server = _Server(where)
+        server = MilvusServer(where)
         try:
             return bool(server.call(lambda client: client.has_collection(_collections(where.name)[0])))
         finally:
@@ -496,81 +485,12 @@ class _Numbers:
         return [(first + number) * self._WRITERS + self._writer for number in range(count)]
 
 
-class _Server:
-    """A connection, and calls that outlive it.
-
-    Attributes:
-        patient: Whether to wait for a server that is gone: not before it has answered once.
-    """
-
-    def __init__(self, address: Address) -> None:
-        self._pymilvus = _pymilvus("pymilvus")
-        self._address = address
-        self._client: Any = None
-        self._lock = threading.Lock()
-        self.patient = False
-
-    def call(self, work: Callable[[Any], R]) -> R:
-        """Do something that may be done twice, again where the connection is lost."""
-        lost: Exception | None = None
-        for _ in attempts(self._address.patience if self.patient else 0.0):
-            try:
-                return work(self._connected())
-            except self._pymilvus.MilvusException as error:  # noqa: PERF203
-                if _FINAL.search(str(error)) and not _GONE.search(str(error)):
-                    raise _told(error, self._address) from error
-                lost = error
-        waited = f" for {self._address.patience:g} s" if self.patient else ""
-        where = self._address.server
-        raise ConnectionError(f"Milvus at {where} cannot be reached{waited}: {_first_line(lost)}") from lost
-
-    def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-            self._client = None
-
-    def _connected(self) -> Any:
-        with self._lock:
-            if self._client is None:
-                secure = self._address.options.get("secure", "false").lower() in ("true", "1", "yes")
-                host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
-                place = f"{host or 'localhost'}:{self._address.port or 19530}"
-                self._client = self._pymilvus.MilvusClient(
-                    uri=f"{'https' if secure else 'http'}://{place}",
-                    db_name=self._address.database,
-                    token=_token(),
-                    timeout=10,
-                    dedicated=True,
-                )
-            return self._client
-
-
-def _pymilvus(module: str) -> ModuleType:
-    return require(module, extra="milvus", purpose="an index in Milvus")
-
-
-def _token() -> str:
-    """The secret that lets the user in; empty where the server asks for none."""
-    file = os.environ.get("MILVUS_TOKEN_FILE")
-    return Path(file).read_text(encoding="utf-8").strip() if file else os.environ.get("MILVUS_TOKEN", "")
-
-
-def _told(error: Exception, address: Address) -> Exception:
-    """An error as a sentence that names the place."""
-    told = _first_line(error)
-    if re.search(r"auth|permission|privilege|denied", told, re.IGNORECASE):
-        return PermissionError(f"Milvus at {address.server} does not allow that: {told}")
-    return ValueError(f"Milvus at {address.server} refuses: {told}")
-
-
 def _collections(name: str) -> tuple[str, str]:
     return f"nearkin_items_{name}", f"nearkin_about_{name}"
 
 
 def _create_items(client: Any, collection: str, about: Mapping[str, Any]) -> None:
-    kind = _pymilvus("pymilvus").DataType
+    kind = package("pymilvus").DataType
     schema = client.create_schema(
         auto_id=False, enable_dynamic_field=False, description=json.dumps(dict(about), allow_nan=False)
     )
@@ -584,18 +504,27 @@ def _create_items(client: Any, collection: str, about: Mapping[str, Any]) -> Non
     schema.add_field("facts", kind.JSON)
     schema.add_field("checksum", kind.INT64)
     schema.add_field("embedding", kind.FLOAT_VECTOR, dim=int(about["dimension"]))
-    # One shard: what one message adds is there as a whole or not at all.
-    client.create_collection(collection, schema=schema, num_shards=1, consistency_level="Strong")
+    _create_collection(client, collection, schema)
 
 
 def _create_notes(client: Any, collection: str) -> None:
-    kind = _pymilvus("pymilvus").DataType
+    kind = package("pymilvus").DataType
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
     schema.add_field("key", kind.VARCHAR, is_primary=True, max_length=512)
     schema.add_field("data", kind.VARCHAR, max_length=_LONGEST)
     schema.add_field("nothing", kind.FLOAT_VECTOR, dim=2)  # Milvus holds no rows without a vector
-    if not client.has_collection(collection, timeout=_TIMEOUT):
-        client.create_collection(collection, schema=schema, num_shards=1, consistency_level="Strong")
+    _create_collection(client, collection, schema)
+
+
+def _create_collection(client: Any, collection: str, schema: Any) -> None:
+    """Make a collection, unless it is there: another process may make the same one at the same time."""
+    try:
+        if not client.has_collection(collection, timeout=_TIMEOUT):
+            # One shard: what one message adds is there as a whole or not at all.
+            client.create_collection(collection, schema=schema, num_shards=1, consistency_level="Strong")
+    except package("pymilvus").MilvusException:
+        if not client.has_collection(collection, timeout=_TIMEOUT):
+            raise
 
 
 def _make_ready(client: Any, collection: str, about: Mapping[str, Any]) -> None:
@@ -614,7 +543,7 @@ def _make_ready(client: Any, collection: str, about: Mapping[str, Any]) -> None:
     client.load_collection(collection, timeout=_TIMEOUT)
 
 
-def _keep_model(server: _Server, notes: str, model: Model) -> None:
+def _keep_model(server: MilvusServer, notes: str, model: Model) -> None:
     fingerprint = model.fingerprint
     rows = (
         {
@@ -633,7 +562,7 @@ def _keep_model(server: _Server, notes: str, model: Model) -> None:
     _upsert(server, notes, some)
 
 
-def _upsert(server: _Server, collection: str, rows: list[Row]) -> None:
+def _upsert(server: MilvusServer, collection: str, rows: list[Row]) -> None:
     if rows:
         server.call(lambda client: client.upsert(collection, rows, timeout=_TIMEOUT))
 
@@ -691,9 +620,3 @@ def _values(row: Row) -> dict[str, Any]:
 def _batches(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     for start in range(0, len(values), size):
         yield values[start : start + size]
-
-
-def _first_line(error: Exception | None) -> str:
-    message = getattr(error, "message", None) or str(error)
-    lines = str(message).strip().splitlines()
-    return lines[0].strip()[:300] if lines else type(error).__name__
