@@ -24,7 +24,9 @@ def index(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FOLDER", help="Images to add; folders in it are labels. None: look at INDEX."
+            metavar="FOLDER",
+            help="Images to add; folders in it are labels. Or a .tar shard or a .parquet table of images. None: "
+            "look at INDEX.",
         ),
     ] = None,
     *,
@@ -104,6 +106,7 @@ def index(
 
 def _opened(source: str, folder: Path | None, output: str | None, precision: str | None) -> Index:
     from nearkin import api
+    from nearkin.data.packed import is_packed
     from nearkin.index import Index
     from nearkin.index.stores import store_exists
 
@@ -114,7 +117,7 @@ def _opened(source: str, folder: Path | None, output: str | None, precision: str
         return Index.open(source)
     if folder is None:
         raise ValueError(f"{source} is no index: give a FOLDER of images to make one of, or an index")
-    if not folder.is_dir():
+    if not folder.is_dir() and not (is_packed(folder) and folder.is_file()):
         raise FileNotFoundError(f"{folder} is not a folder")
     path = output or f"{folder.absolute().name}.index"
     wanted: Any = precision or "float32"

@@ -7,7 +7,9 @@ struct with ``bytes`` in it), and labels in ``label`` or ``cls``.
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 import tarfile
 from collections.abc import Sequence
 from functools import lru_cache
@@ -55,14 +57,24 @@ class PackedImages:
         return len(self.places)
 
     def __getitem__(self, index: int) -> Tensor:
-        place = self.places[index]
-        data = _bytes_in_tar(place) if place.file.suffix.lower() == ".tar" else _bytes_in_table(place)
+        data = self._bytes(index)
         try:
             with Image.open(io.BytesIO(data)) as image:
                 upright = as_rgb(ImageOps.exif_transpose(image))
                 return torch.from_numpy(np.array(upright)).permute(2, 0, 1).contiguous()
         except Exception as error:  # Pillow's readers raise whatever damaged bytes make them stumble over
             raise BrokenImageError(f"{self.name(index)}: {error}") from error
+
+    def _bytes(self, index: int) -> bytes:
+        place = self.places[index]
+        return _bytes_in_tar(place) if place.file.suffix.lower() == ".tar" else _bytes_in_table(place)
+
+    def fingerprint(self) -> str:
+        """A hash of the images as they are packed: nothing is decoded for it."""
+        digest = hashlib.sha256()
+        for index in range(len(self)):
+            digest.update(hashlib.sha256(self._bytes(index)).digest())
+        return digest.hexdigest()
 
     def select(self, indices: Sequence[int]) -> PackedImages:
         """The images at ``indices``, in that order."""
@@ -72,6 +84,15 @@ class PackedImages:
         """The packed file and the image's name in it."""
         place = self.places[index]
         return f"{place.file.as_posix()}/{place.name}"
+
+
+def is_packed(given: object) -> bool:
+    """Whether this is the path of a packed file.
+
+    >>> is_packed("shard-000.tar"), is_packed("photos")
+    (True, False)
+    """
+    return isinstance(given, str | os.PathLike) and Path(given).suffix.lower() in SUFFIXES
 
 
 def packed_images(file: str | Path) -> tuple[PackedImages, list[str | None]]:

@@ -227,7 +227,8 @@ class Index:
 
         Args:
             inputs: Anything that :meth:`nearkin.Model.embed` takes. The files of a folder are called by their
-                paths below it, and labelled by the folders that they lie in.
+                paths below it, and labelled by the folders that they lie in. Also WebDataset's tar files and
+                Parquet tables of images.
             labels: One per input, or by name.
             metadata: A mapping to texts, numbers or truth values per input, or by name.
             names: One per input, of one item only: an item that is there already is replaced if its content
