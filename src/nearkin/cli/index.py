@@ -25,7 +25,7 @@ def index(
         Path | None,
         typer.Argument(
             metavar="FOLDER",
-            help="Images to add; folders in it are labels. Or a .tar shard or a .parquet table of images. None: "
+            help="Images to add; folders in it are labels. Or a .tar or .parquet file of images. None: "
             "look at INDEX.",
         ),
     ] = None,
