@@ -34,6 +34,7 @@ MODULES = {
     "index": "index",
     "index_cub": "index",
     "index_large": "index",
+    "stores": "stores",
     "mining": "mining",
     "input": "input",
     "training": "training",

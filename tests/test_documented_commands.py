@@ -34,6 +34,13 @@ NOT_RUN = {
     "nearkin serve birds.index": _SERVES,
     "nearkin serve birds.index other.index": _SERVES,
     "nearkin serve birds.index --host 0.0.0.0 --api-key-file key": _SERVES,
+    **dict.fromkeys(
+        (
+            "nearkin index runs/birds birds -o postgresql://localhost/shop/birds",
+            "nearkin search postgresql://localhost/shop/birds birds/bird07/2.png -k 5",
+        ),
+        "needs a server; tests/index/test_servers.py starts one",
+    ),
     "nearkin explain forces -o moving.html": "moves every loss a long way; the site is built with it",
 }
 """Commands, as written, that are only looked at, and why."""

