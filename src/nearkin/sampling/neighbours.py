@@ -20,8 +20,8 @@ class NeighboursSampler(PlannedSampler):
     Every ``refresh_every`` epochs the training loop embeds all images with the current network and calls
     ``refresh``, which lists the neighbours of every image. A batch takes an image at random, its
     ``neighbours`` nearest ones that are not in the batch yet, then the next random image that is not, until
-    it is full; no image is twice in a batch. Labels play no part. An epoch has as many batches as fit into the number of
-    images; since neighbours come along, an image may appear in several of them, or in none.
+    it is full; no image is twice in a batch. Labels play no part. An epoch has as many batches as fit into the
+    number of images; since neighbours come along, an image may appear in several of them, or in none.
 
     Kim, Kim, Cho, Kwak. Self-Taught Metric Learning without Labels. CVPR 2022. arXiv:2205.01903.
 
@@ -107,10 +107,8 @@ class NeighboursSampler(PlannedSampler):
             batch: dict[int, None] = {}  # a set that keeps its order
             while len(batch) < size:
                 image = next(one for one in drawn if one not in batch)
-                near = (other for other in nearest[image] if other not in batch and other != image)
-                for one in (image, *(other for other, _ in zip(near, range(self.neighbours), strict=False))):
-                    if len(batch) < size:
-                        batch[one] = None
+                near = [other for other in nearest[image] if other not in batch][: self.neighbours]
+                batch |= dict.fromkeys([image, *near][: size - len(batch)])
             planned += batch
         return torch.tensor(planned)
 

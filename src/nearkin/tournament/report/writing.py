@@ -21,6 +21,7 @@ from nearkin.tournament.report.leaderboards import BoardSection, boards
 from nearkin.tournament.report.rankings import Rankings, rankings
 from nearkin.tournament.report.runs import runs_table
 from nearkin.tournament.report.summary import Summary, summarise
+from nearkin.tournament.report.supervision import SupervisionSection, supervision
 from nearkin.tournament.report.tables import Table, markdown
 from nearkin.tournament.report.wording import Links, count, listed
 from nearkin.tournament.standings import Standings
@@ -42,6 +43,7 @@ class Contents:
     recalls: list[DotChart]
     sizes: list[PanelChart]
     networks: list[DotChart]
+    supervision: list[SupervisionSection]
     learning: list[PanelChart]
     costs: list[DotChart]
     cost_table: Table | None
@@ -59,6 +61,7 @@ class Contents:
             *(board.table for board in self.boards),
             *(board.published for board in self.boards),
             *(board.lead for board in self.boards),
+            *(section.table for section in self.supervision),
             self.rankings.table,
             self.rankings.per_experiment,
             self.rankings.records,
@@ -144,6 +147,7 @@ def _contents(standings: Standings, folder: Path, pictures: bool, observer: Obse
         recalls=figures.recall_charts(standings, links),
         sizes=figures.size_charts(standings, links),
         networks=figures.network_charts(standings, links),
+        supervision=supervision(standings, links),
         learning=figures.learning_charts(standings, links),
         costs=figures.cost_charts(standings, links),
         cost_table=figures.cost_table(standings, links),
