@@ -88,8 +88,20 @@ def test_nothing_of_the_arranged_data_leads_to_a_hidden_label(protocol):
         waiting += gc.get_referents(thing)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", HIDING)
+def weights_of(run):
+    return torch.cat([value.flatten().double() for _, value in sorted(run.read_network().items())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("unsupervised", "instance"),
+        ("unsupervised", "pseudo_labels"),
+        ("unsupervised", "stml"),
+        ("classes", "stml"),
+        ("images", "pseudo_labels"),
+    ],
+)
 def test_other_hidden_labels_give_the_same_result_bit_for_bit(kind, method, tmp_path, monkeypatch):
     protocol = HIDING[kind]
     if kind == "images":  # which rows are labelled follows from all labels: it is drawn once
@@ -107,9 +119,9 @@ def test_other_hidden_labels_give_the_same_result_bit_for_bit(kind, method, tmp_
             **SETTINGS,
         )
         results.append((run.path / "result.json").read_text())
-        weights.append((run.path / "checkpoint" / "network.safetensors").read_bytes())
+        weights.append(weights_of(run))
     assert results[0] == results[1]
-    assert weights[0] == weights[1]
+    assert torch.equal(*weights)
 
 
 def test_other_labels_that_are_not_hidden_give_another_result(tmp_path):
@@ -121,8 +133,8 @@ def test_other_labels_that_are_not_hidden_give_another_result(tmp_path):
         run = nearkin.train(
             data_set(train), protocol=protocol, output=tmp_path / str(number), **SETTINGS | {"epochs": 1}
         )
-        weights.append((run.path / "checkpoint" / "network.safetensors").read_bytes())
-    assert weights[0] != weights[1]
+        weights.append(weights_of(run))
+    assert not torch.equal(*weights)
 
 
 def test_the_labelled_part_alone_is_a_training_on_a_smaller_set(tmp_path):
@@ -138,8 +150,7 @@ def test_the_labelled_part_alone_is_a_training_on_a_smaller_set(tmp_path):
         **SETTINGS,
     )
     small = nearkin.train(replace(data, train=part), protocol="standard", output=tmp_path / "b", **SETTINGS)
-    one, other = ((run.path / "checkpoint" / "network.safetensors").read_bytes() for run in (whole, small))
-    assert one == other
+    assert torch.equal(weights_of(whole), weights_of(small))
     assert whole.result.test == small.result.test
     assert whole.result.data.train.samples == 4 * IMAGES
     assert "28 of 56 training samples have a label, of 4 of 8 classes" in whole.result.data.notes

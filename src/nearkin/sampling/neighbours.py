@@ -20,8 +20,8 @@ class NeighboursSampler(PlannedSampler):
     Every ``refresh_every`` epochs the training loop embeds all images with the current network and calls
     ``refresh``, which lists the neighbours of every image. A batch takes an image at random, its
     ``neighbours`` nearest ones that are not in the batch yet, then the next random image that is not, until
-    it is full; no image is twice in a batch. Labels play no part. An epoch has as many batches as fit into the
-    number of images; since neighbours come along, an image may appear in several of them, or in none.
+    it is full; no image is twice in a batch. Labels play no part. An epoch has as many batches as fit into
+    the number of images; since neighbours come along, an image may be in several of them, or in none.
 
     Kim, Kim, Cho, Kwak. Self-Taught Metric Learning without Labels. CVPR 2022. arXiv:2205.01903.
 
