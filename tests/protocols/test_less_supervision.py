@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import types
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ import nearkin
 from nearkin.data import UNKNOWN, DataSet, ImageArray, SampleSet
 from nearkin.protocols import FewImages, NoisyLabels, SemiSupervised, Unsupervised, names, registry
 from nearkin.protocols.less_supervision import LessSupervision, drawn_of_each_class
-from nearkin.protocols.noisy_labels import nearest_classes, uniformly_wrong, wrong_rows
+from nearkin.protocols.noisy_labels import doubtful_rows, nearest_classes, uniformly_wrong, wrong_rows
 
 SETTINGS = {
     "network": {"name": "convnet", "size": 16, "width": 4, "embedding_dim": 8},
@@ -253,9 +254,57 @@ def test_the_nearest_class_is_never_the_own_one():
     assert nearest_classes(features, torch.arange(3)).tolist() == [1, 0, 1]
 
 
+@pytest.mark.parametrize("noise", ["uniform", "nearest"])
+def test_labels_that_no_neighbour_has_are_taken_away_and_counted(noise, tmp_path, monkeypatch):
+    given_to = []
+    original = nearkin.protocols.standard.train
+
+    def spied(task, run, embedder, train_samples, **keywords):
+        given_to.append(train_samples.labels)
+        return original(task, run, embedder, train_samples, **keywords)
+
+    monkeypatch.setattr("nearkin.protocols.standard.train", spied)
+    protocol = {"name": "noisy_labels", "share": 0.25, "noise": noise, "clean": "neighbours", "neighbours": 4}
+    run = nearkin.train(data_set(), protocol=protocol, output=tmp_path / "run", **SETTINGS | {"epochs": 1})
+    (labels,) = given_to
+    quality = json.loads((run.path / "label_quality.json").read_text())
+    wrong = wrong_rows(len(labels), 0.25, 0)
+    doubted = (labels == UNKNOWN).nonzero().flatten()
+    found = len({*wrong.tolist()} & {*doubted.tolist()})
+    assert quality == {
+        "samples": CLASSES * IMAGES,
+        "wrong": 14,
+        "doubted": len(doubted),
+        "found": found,
+        "precision": found / len(doubted),
+        "recall": found / 14,
+    }
+    assert quality["precision"] > 0.25  # better than chance, by far
+    right = torch.ones(len(labels), dtype=torch.bool)
+    right[wrong] = False
+    kept = right & (labels != UNKNOWN)
+    assert torch.equal(labels[kept], samples().labels[kept])
+    assert run.result.data.train.samples == len(labels) - len(doubted)
+
+
+def test_doubts_are_those_of_plain_loops():
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(40, 3, generator=generator), torch.randint(6, (40,), generator=generator)
+    units = torch.nn.functional.normalize(features)
+    expected = []
+    for row in range(40):
+        near = [int(other) for other in (units @ units[row]).argsort(descending=True) if other != row][:5]
+        if all(labels[other] != labels[row] for other in near):
+            expected.append(row)
+    assert doubtful_rows(features, labels, 5).tolist() == expected
+    assert 0 < len(expected) < 40
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: NoisyLabels(clean="centres"), "clean='centres' must be one of: neighbours"),
+        (lambda: NoisyLabels(neighbours=0), "neighbours=0 must be at least 1"),
         (SemiSupervised, "needs protocol.labelled_classes or protocol.labelled_images"),
         (lambda: SemiSupervised(0.1, 0.1), "and not both"),
         (lambda: SemiSupervised(labelled_classes=0.0), "labelled_classes=0.0 must be above 0"),
