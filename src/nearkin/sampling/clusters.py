@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.utils.data import Sampler
 
@@ -154,10 +152,16 @@ def mutual_clusters(units: Tensor, neighbours: int) -> Tensor:
     if not neighbours:
         return torch.arange(images)
     _, nearest = nearest_neighbours(units, neighbours)
-    rows, columns = torch.arange(images).repeat_interleave(neighbours).numpy(), nearest.flatten().numpy()
-    chosen = coo_matrix(([True] * len(rows), (rows, columns)), shape=(images, images)).tocsr()
-    _, parts = connected_components(chosen.multiply(chosen.T), directed=False)
-    return torch.from_numpy(parts).long()
+    rows, others = torch.arange(images).repeat_interleave(neighbours), nearest.flatten()
+    mutual = torch.isin(rows * images + others, others * images + rows)
+    rows, others = rows[mutual], others[mutual]
+    # Each image takes the smallest number in reach, and then the number that one has, until nothing changes.
+    parts, before = torch.arange(images), None
+    while before is None or not torch.equal(parts, before):
+        before = parts
+        parts = parts.scatter_reduce(0, rows, parts[others], "amin")
+        parts = parts[parts]
+    return parts.unique(return_inverse=True)[1]
 
 
 def _means(units: Tensor, clusters: Tensor, count: int) -> Tensor:
