@@ -23,6 +23,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "nearkin"
 ROOMS = {
     "data": "samples with labels, splits, transforms",
     "sampling": "which samples form a batch",
+    "unlabelled": "how samples without a label are learnt from",
     "networks": "sample to embedding",
     "mining": "which pairs and triplets of a batch count",
     "losses": "embeddings and labels to one number",

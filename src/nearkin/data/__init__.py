@@ -32,7 +32,15 @@ from nearkin.data.registry import registry
 from nearkin.data.remembered_checks import bad_images
 from nearkin.data.resized_copies import resized_copy
 from nearkin.data.sample_hashes import fingerprint
-from nearkin.data.samples import DataSet, ImageArray, Samples, SampleSet, common_labels, split_classes
+from nearkin.data.samples import (
+    UNKNOWN,
+    DataSet,
+    ImageArray,
+    Samples,
+    SampleSet,
+    common_labels,
+    split_classes,
+)
 from nearkin.data.shown import shown
 from nearkin.data.tables import table
 from nearkin.data.texts import Texts
@@ -41,6 +49,7 @@ from nearkin.data.vectors import Vectors
 
 __all__ = [
     "SCHEMES",
+    "UNKNOWN",
     "AsIs",
     "BadImage",
     "Batch",

@@ -22,6 +22,7 @@ from nearkin.tournament.report.leaderboards import BoardSection, boards
 from nearkin.tournament.report.rankings import Rankings, rankings
 from nearkin.tournament.report.runs import runs_table
 from nearkin.tournament.report.summary import Summary, summarise
+from nearkin.tournament.report.supervision import SupervisionSection, supervision
 from nearkin.tournament.report.sweeps import SweepSection, sweep_sections
 from nearkin.tournament.report.tables import Table, markdown
 from nearkin.tournament.report.wording import Links, count, listed
@@ -46,6 +47,7 @@ class Contents:
     networks: list[DotChart]
     sweeps: list[SweepSection]
     audit: AuditSection | None
+    supervision: list[SupervisionSection]
     learning: list[PanelChart]
     costs: list[DotChart]
     cost_table: Table | None
@@ -63,6 +65,7 @@ class Contents:
             *(board.table for board in self.boards),
             *(board.published for board in self.boards),
             *(board.lead for board in self.boards),
+            *(section.table for section in self.supervision),
             self.rankings.table,
             self.rankings.per_experiment,
             self.rankings.records,
@@ -153,6 +156,7 @@ def _contents(standings: Standings, folder: Path, pictures: bool, observer: Obse
         networks=figures.network_charts(standings, links),
         sweeps=sweep_sections(standings),
         audit=audit_section(standings, links),
+        supervision=supervision(standings, links),
         learning=figures.learning_charts(standings, links),
         costs=figures.cost_charts(standings, links),
         cost_table=figures.cost_table(standings, links),
