@@ -297,7 +297,8 @@ class _Told(BoardObserver):
         self._observer = observer if isinstance(observer, Observer) else Observer()
 
     def begin(self, board: Board) -> None:
-        self._observer.stage(f"training {len(board.runs)} runs")
+        doing = "training" if board.what == "runs" else "tuning:"
+        self._observer.stage(f"{doing} {len(board.runs)} {board.what}")
 
     def look(self, board: Board) -> None:
         self._observer.progress(len(board.in_state("done", "failed")), len(board.runs))
