@@ -46,6 +46,7 @@ TEN = (
 )
 _SCORES = ("precision_at_1", "mean_reciprocal_rank", "map_at_r", "r_precision")
 _SHOWN_FAILURES = 3
+_TRIALS = 16
 
 
 def play(
@@ -63,6 +64,7 @@ def play(
     pool: Sequence[str] | str = (),
     baselines: bool = True,
     report: bool = True,
+    tune: bool | int = False,
 ) -> Standings:
     """Let losses compete on equal terms, rank them beside their baselines, and write a report.
 
@@ -88,20 +90,24 @@ def play(
         pool: Settings to average over although they differ.
         baselines: Whether to run the baselines that are missing.
         report: Whether to write the report.
+        tune: Whether to search the settings of every loss on validation classes first, each with the same
+            number of trials: the plan's, 16, or the given one. Default settings are trained beside.
 
     Raises:
         ValueError: What cannot be; all that can be known is said before anything runs.
     """
     ranks_only = _is_results(data)
-    if ranks_only and (losses is not None or seeds is not None or settings):
-        raise ValueError("runs are ranked as they are: losses, seeds and settings are for data to learn from")
+    if ranks_only and (losses is not None or seeds is not None or settings or tune):
+        raise ValueError(
+            "runs are ranked as they are: losses, seeds, settings and tuning are for data to learn from"
+        )
     notes: list[str] = []
     if ranks_only:
         folder, source = Path(output or "tournament"), data
     else:
-        plan = plan_for(data, losses=losses, seeds=seeds, settings=settings or {})
+        plan = plan_for(data, losses=losses, seeds=seeds, settings=settings or {}, tune=tune)
         _check_metric(metric, plan)
-        folder = Path(output or Path("runs") / plan.name)
+        folder = Path(output or Path("runs") / (f"{plan.name}-tuned" if tune else plan.name))
         notes, source = _train(plan, folder, jobs, ray, progress), folder
     standings = compare(
         source,
@@ -163,6 +169,7 @@ def plan_for(
     losses: Sequence[Any] | str | None = None,
     seeds: Sequence[int] | None = None,
     settings: Mapping[str, Any],
+    tune: bool | int = False,
 ) -> Plan:
     """The plan of a tournament on some data.
 
@@ -192,7 +199,19 @@ def plan_for(
     for axis, plural in plans.AXES.items():
         if axis not in {"loss", "seed"} and _names(said, axis):
             values.pop(plural, None)
+    if tune:
+        values.pop("found", None)
+        values["tuning"] = _budget(values.get("tuning"), tune)
     return Plan.parse(values, source=str(values.get("name", PLAN)))
+
+
+def _budget(planned: Any, tune: bool | int) -> dict[str, Any]:
+    """The plan's own budget, or the given number of trials."""
+    budget = dict(planned or {"trials": _TRIALS, "sampler": "halving"})
+    if tune is not True:
+        budget.pop("steps", None)
+        budget["trials"] = int(tune)
+    return budget
 
 
 def _forget_other_losses(values: dict[str, Any]) -> None:

@@ -15,6 +15,12 @@ from nearkin.atomic import write_text
 from nearkin.observer import Observer
 from nearkin.pictures.style import light_dark_css
 from nearkin.tournament.report import figures, looks
+from nearkin.tournament.report.certainty import (
+    DoubtSection,
+    TuningSection,
+    doubt_sections,
+    tuning_sections,
+)
 from nearkin.tournament.report.charts import DotChart, PanelChart
 from nearkin.tournament.report.disclosure import Disclosure, disclosure
 from nearkin.tournament.report.leaderboards import BoardSection, boards
@@ -38,6 +44,8 @@ class Contents:
     facts: list[tuple[str, str]]
     summary: Summary
     boards: list[BoardSection]
+    doubts: list[DoubtSection]
+    tuning: list[TuningSection]
     rankings: Rankings
     recalls: list[DotChart]
     sizes: list[PanelChart]
@@ -59,6 +67,10 @@ class Contents:
             *(board.table for board in self.boards),
             *(board.published for board in self.boards),
             *(board.lead for board in self.boards),
+            *(doubt.table for doubt in self.doubts),
+            *(doubt.pairs for doubt in self.doubts),
+            *(one.table for one in self.tuning),
+            *(one.searches for one in self.tuning),
             self.rankings.table,
             self.rankings.per_experiment,
             self.rankings.records,
@@ -140,6 +152,8 @@ def _contents(standings: Standings, folder: Path, pictures: bool, observer: Obse
         facts=_facts(standings),
         summary=summarise(standings),
         boards=boards(standings, links),
+        doubts=doubt_sections(standings, links),
+        tuning=tuning_sections(standings, links),
         rankings=rankings(standings, links),
         recalls=figures.recall_charts(standings, links),
         sizes=figures.size_charts(standings, links),
