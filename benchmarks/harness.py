@@ -94,12 +94,15 @@ def take_turns(
     least: int = 3,
     seed: int = 0,
     scale: float = 1000.0,
+    pause: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float | None]]:
     """Let the sides take turns, in an order drawn anew each round, after one round to warm up.
 
     Goes on for ``rounds`` rounds or until ``budget`` seconds are spent, at least for ``least`` rounds. Each
-    side finds what another left in the caches, as a loss does after a network's backward pass.
+    side finds what another left in the caches, as a loss does after a network's backward pass. A ``pause`` in
+    seconds before each turn lets the threads of the side before it go to sleep: some wait for more work by
+    keeping a processor busy.
     """
     order = random.Random(seed)
     taken: dict[str, list[float | None]] = {side: [] for side in sides}
@@ -109,6 +112,8 @@ def take_turns(
         if done > least and clock() - begin >= budget:
             break
         for side in order.sample(list(sides), len(sides)):
+            if pause:
+                time.sleep(pause)
             start = clock()
             sides[side]()
             seconds = clock() - start

@@ -20,7 +20,7 @@ import torch
 from indexed import picture_model, write_pictures
 from torch.nn.functional import normalize
 
-from nearkin.index import Index, NewItem
+from nearkin.index import Index, NewItem, embedded
 from nearkin.index import index as index_module
 from nearkin.index.embedded import EmbeddedStore
 from nearkin.index.vector_file import VectorFile
@@ -348,3 +348,18 @@ def test_very_many_items_open_at_once(tmp_path):
         EmbeddedStore(tmp_path / "i").close()
     assert queries
     assert not [query for query in queries if "FROM items" in query or "FROM removed" in query]
+
+
+def test_many_answers_have_the_ids_that_few_have(tmp_path, monkeypatch):
+    store = EmbeddedStore.create(tmp_path / "store", dimension=4)
+    rows = normalize(torch.randn(60, 4, generator=torch.Generator().manual_seed(0)))
+    for step in range(3):  # what was read of all ids is not used after a change
+        some = rows[20 * step : 20 * step + 20]
+        store.add([NewItem(f"{step}-{n}", f"{step}-{n}") for n in range(20)], some)
+        store.remove(store.ids().tolist()[:3])
+        few = [store.search(one[None], 60).ids[0] for one in rows]
+        with monkeypatch.context() as patch:
+            patch.setattr(embedded, "_MANY_ROWS", 1)
+            many = store.search(rows, 60).ids
+        assert torch.equal(many, torch.stack(few))
+        assert (many == -1).any()

@@ -49,7 +49,9 @@ def test_both_find_what_a_plain_product_finds(rows, queries, k, share, gone, see
         patch.setattr(scan, "QUERIES_AT_A_TIME", 7)
         exact = scan.search_float32(matrix.numpy(), asked, k, allowed=allowed, blocked=blocked)
         codes = scan.to_codes(matrix.numpy()) if rows else np.empty((0, 6), dtype=np.int8)
-        bytes_ = scan.search_int8(codes, matrix.numpy(), asked, k, allowed=allowed, blocked=blocked)
+        bytes_ = scan.search_int8(
+            codes, scan.lengths_of(codes), matrix.numpy(), asked, k, allowed=allowed, blocked=blocked
+        )
     for found in (exact, bytes_):
         torch.testing.assert_close(found.similarities, expected)
         there = found.rows >= 0
@@ -71,7 +73,8 @@ def test_threads_share_the_rows(threads, queries, monkeypatch):
     found = scan.search_float32(matrix.numpy(), asked, 10, allowed=None, blocked=NONE)
     torch.testing.assert_close(found.similarities, expected)
     codes = scan.to_codes(matrix.numpy())
-    found = scan.search_int8(codes, matrix.numpy(), asked, 10, allowed=None, blocked=NONE)
+    lengths = scan.lengths_of(codes)
+    found = scan.search_int8(codes, lengths, matrix.numpy(), asked, 10, allowed=None, blocked=NONE)
     torch.testing.assert_close(found.similarities, expected)
 
 
@@ -81,3 +84,23 @@ def test_bytes_keep_directions():
     assert codes.abs().amax(dim=1).eq(127).all()
     assert (normalize(codes) * vectors).sum(dim=1).min() > 0.9999
     assert scan.to_codes(np.zeros((1, 3), dtype=np.float32)).tolist() == [[0, 0, 0]]
+
+
+def test_the_lengths_of_rows_of_bytes():
+    codes = scan.to_codes(unit(300, 40, 3).numpy())
+    expected = np.linalg.norm(codes.astype(np.float64), axis=1)
+    np.testing.assert_allclose(scan.lengths_of(codes), expected, rtol=1e-6)
+    assert scan.lengths_of(np.zeros((2, 4), dtype=np.int8)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_rows_of_bytes_of_other_lengths_are_compared_by_angle(queries):
+    """A row of one large number has a short row of bytes; its angle counts, not that."""
+    matrix = unit(5000, 32, 0).numpy()
+    matrix[::2] = np.eye(32, dtype=np.float32)[np.arange(2500) % 32]
+    asked = unit(queries, 32, 1)
+    codes = scan.to_codes(matrix)
+    found = scan.search_int8(
+        codes, scan.lengths_of(codes), matrix, asked, 5, allowed=None, blocked=NONE
+    ).similarities
+    torch.testing.assert_close(found, plain(torch.from_numpy(matrix), asked, 5, None, NONE))

@@ -90,6 +90,8 @@ def test_photographs_get_a_pretrained_network_behind_a_cached_trunk(tmp_path, at
         "loss.lr": 1e-2,
         "sampler.batch_size": 120,
         "training.epochs": 40,
+        "protocol.name": "retrained",
+        "evaluation.select": "map_at_r",
     }
     assert all(reason for _, reason in found.values())
 
@@ -199,3 +201,45 @@ def test_a_folder_of_photographs_trains_and_goes_on(tmp_path, at_hand):
     again = nearkin.train(str(root), progress=False, **settings)
     assert again.result == run.result
     assert nearkin.load(run.path).embed(str(root)).shape == (30, 512)
+
+
+def test_a_network_sees_more_where_the_images_have_it(tmp_path, at_hand):
+    large = chosen(folder_of(tmp_path / "large", size=(300, 260), classes=2, images=2), has_gpu=False)
+    assert values_of(large)["network.size"] == 256
+    assert values_of(large)["network.cached_trunk"] == "blocks.4"
+    small = chosen(folder_of(tmp_path / "small", size=(300, 250), classes=2, images=2), has_gpu=False)
+    assert "network.size" not in small
+    vit = {"network": {"name": "timm:vit_tiny_patch16_224", "weights": "imagenet"}}
+    assert "network.size" not in chosen(tmp_path / "large", vit, has_gpu=False), "it takes one size only"
+
+
+def test_runs_share_a_budget_and_the_trunk():
+    anatomy = Anatomy(8, True, True, 32, {"a": 0.7, "b": 0.4, "c": 0.1})
+    speed = lambda stage: Speed(0.01, 0.01, 0.001)  # noqa: E731
+    sizes = {"train": 1000, "validation": 200, "test": 1000}
+    one = fit_budget(20, anatomy, speed, **sizes, trunk="b")
+    ten = fit_budget(20, anatomy, speed, **sizes, trunk="b", runs=10)
+    before, after, epoch = 0.01 * (2 * 1200 + 1000), 2.0, 0.01 * 1000 + 0.2
+    room = 0.85 * 20 * 60 - before
+    assert one.epochs == min(int((room - after) / epoch), 40)
+    assert ten.epochs == int((room / 10 - after) / epoch)
+    assert ten.seconds == pytest.approx(before + 10 * (after + ten.epochs * epoch))
+
+
+def test_a_second_training_on_all_classes_is_counted():
+    anatomy = Anatomy(8, True, True, 32, {"a": 0.7})
+    speed = lambda stage: Speed(0.0, 0.01, 0.0)  # noqa: E731
+    sizes = {"train": 700, "validation": 300, "test": 0, "trunk": "a"}
+    assert fit_budget(2, anatomy, speed, **sizes).epochs == int(0.85 * 120 / 7)
+    assert fit_budget(2, anatomy, speed, **sizes, again=1000).epochs == int(0.85 * 120 / 17)
+
+
+def test_time_for_the_whole_network_caches_no_trunk(tmp_path, at_hand):
+    root = folder_of(tmp_path / "birds", size=(60, 70), classes=10, images=3)
+    recipe = Recipe.parse(
+        {"data": {"root": str(root)}, "network": {"size": 32}, "training": {"minutes": 1000.0}}
+    )
+    task = recipe.build()
+    assert task.embedder.trunk is None
+    assert "cached_trunk" not in task.description.terms["network"]
+    assert "retrained" in task.description.terms["protocol"]["name"]

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from sklearn.decomposition import PCA
 
+import nearkin
 from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import execute
 from nearkin.recipe import Recipe, open_data
@@ -155,3 +156,18 @@ def test_baselines_of_the_first_edition_stand_beside_new_runs(recipe, tmp_path):
     execute(task, Run.open(tmp_path / "run", task.description))
     (board,) = compare(tmp_path).leaderboards
     assert {place.kind for place in board.places} == {"run", "baseline"}
+
+
+def test_a_learner_on_features_is_a_model(small_recipe, tmp_path):
+    first = Recipe.parse(small_recipe)
+    save_file(build_network(first).backbone.state_dict(), tmp_path / "weights.safetensors")
+    network = small_recipe["network"] | {"weights": str(tmp_path / "weights.safetensors")}
+    recipe = Recipe.parse(small_recipe | {"network": network})
+    folders = run_baselines(recipe, tmp_path / "baselines", names=["pca", "rca", "lda"])
+    test = open_data(recipe).test
+    for folder in folders:
+        model = nearkin.load(folder)
+        scores = retrieval_scores(model.embed(test), test.labels)
+        kept = json.loads((folder / "result.json").read_text())["test"]
+        assert scores.recall_at[1] == pytest.approx(kept["recall_at_1"], abs=0.005)
+        assert scores.map_at_r == pytest.approx(kept["map_at_r"], abs=0.005)

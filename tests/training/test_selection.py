@@ -135,3 +135,11 @@ def test_the_seconds_of_an_epoch_are_those_that_passed(tmp_path):
     assert "seconds" not in untrained
     assert all(row["seconds"] > 0 for row in epochs)
     assert sum(row["seconds"] for row in epochs) <= passed
+
+
+def test_map_at_r_chooses_where_it_is_told_to(tmp_path):
+    scores = [told(0.5, 0.1), told(0.9, 0.2), told(0.8, 0.4), told(0.85, 0.4), told(0.7, 0.3)]
+    _, result = trained(tmp_path / "run", MadeUp(scores), 4, evaluation={"select": "map_at_r"})
+    assert result.epoch == 3, "of equal MAP@R the better Recall@1"
+    _, result = trained(tmp_path / "other", MadeUp(scores), 4)
+    assert result.epoch == 1

@@ -35,6 +35,13 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many seeds each loss is trained with.")
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="How long it may take on this machine, whose speed is measured first; for images.",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -114,6 +121,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
                 output=output,
                 jobs=jobs,
                 ray=ray,
+                minutes=minutes,
                 progress=not as_json,
                 settings=changes,
                 metric=metric,

@@ -91,7 +91,7 @@ def _draw_curve(run: Run, path: Path) -> None:
         )
         return
     learning_curve(
-        run.metrics(),
+        run.selection_metrics(),
         path,
         title=title,
         chosen_epoch=result.epoch or 0,

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -32,7 +33,7 @@ from nearkin.index.database import connect, connected, filter_to_sql, marks, rep
 from nearkin.index.filters import Where
 from nearkin.index.graph import Graph
 from nearkin.index.items import Item, NewItem
-from nearkin.index.scan import Codes, Matrix, Rows, search_float32, search_int8, to_codes
+from nearkin.index.scan import Codes, Matrix, Rows, lengths_of, search_float32, search_int8, to_codes
 from nearkin.index.store import Change, Nearest
 from nearkin.index.vector_file import VectorFile
 
@@ -57,6 +58,7 @@ _SCHEMA = (
 )
 _COLUMNS = "id, name, label, metadata, path, content"
 _AT_A_TIME = 500  # values in one statement
+_MANY_ROWS = 2000  # whose ids are found faster by reading those of all
 _FEWEST_REMOVED = 1000  # before the files are written anew
 _MOST_EXCLUDED = 256  # items that an approximate search can leave out of what it found
 _TRIES = 3
@@ -95,6 +97,8 @@ class EmbeddedStore:
         self._lock = threading.Lock()
         self._files: dict[str, VectorFile] = {}
         self._blocked: tuple[int, Rows] | None = None
+        self._ids: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.long))
+        self._lengths: tuple[int, Matrix] = (-1, np.empty(0, dtype=np.float32))
         with report(self._file):
             told = dict(self._database().execute("SELECT key, value FROM about"))
         self._about = {key: json.loads(value) for key, value in told.items()}
@@ -301,8 +305,11 @@ class EmbeddedStore:
             elif now.codes is None:
                 found = search_float32(now.matrix, queries, k, allowed=allowed, blocked=blocked)
             else:
-                found = search_int8(now.codes, now.matrix, queries, k, allowed=allowed, blocked=blocked)
-            ids = _ids_of(now.database, found.rows)
+                lengths = self._code_lengths(now.generation, now.codes)
+                found = search_int8(
+                    now.codes, lengths, now.matrix, queries, k, allowed=allowed, blocked=blocked
+                )
+            ids = self._ids_of(now, found.rows)
         return Nearest(ids, found.similarities.clamp(max=1.0))
 
     def count(self, where: Where | None = None) -> int:
@@ -445,6 +452,28 @@ class EmbeddedStore:
         if file is None or file.path != path:
             file = self._files[kind] = VectorFile(path, self.dimension, getattr(np, kind))
         return file
+
+    def _code_lengths(self, generation: int, codes: Codes) -> Matrix:
+        """The lengths of rows of bytes; those of rows that were there before are not computed again."""
+        with self._lock:
+            known = self._lengths[1] if self._lengths[0] == generation else np.empty(0, dtype=np.float32)
+            if len(known) < len(codes):
+                known = np.concatenate([known, lengths_of(codes[len(known) :])])
+                self._lengths = generation, known
+            return known[: len(codes)]
+
+    def _ids_of(self, now: _Snapshot, rows: Tensor) -> Tensor:
+        """The ids of the items at these rows, −1 where a row is −1."""
+        remembered = self._ids
+        if remembered[0] != now.version:
+            if rows.numel() < _MANY_ROWS:  # rather than read all of them
+                return _ids_of(now.database, rows)
+            ids = np.full(len(now.matrix) + 1, -1, dtype=np.int64)  # the last is what a row of −1 finds
+            pairs = chain.from_iterable(now.database.execute("SELECT row, id FROM items"))
+            found = np.fromiter(pairs, dtype=np.int64).reshape(-1, 2)
+            ids[found[:, 0]] = found[:, 1]
+            remembered = self._ids = (now.version, torch.from_numpy(ids))
+        return remembered[1][rows]
 
     def _removed(self, now: _Snapshot) -> Rows:
         """Rows that are nobody's, ascending."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.data.preprocessing import Preprocessing
-from nearkin.networks.freezing import in_frozen_batch_norm
+from nearkin.networks.lora import held_still
 from nearkin.networks.pooling import poolings
 from nearkin.networks.splitting import PooledTrunk, split_module, stage_names
 from nearkin.registry import Registry
@@ -143,7 +143,7 @@ class EmbeddingNetwork(Network):
             lr: For the backbone.
             head_lr: For the head and the pooling; by default ``lr``.
         """
-        frozen = in_frozen_batch_norm(self)
+        frozen = held_still(self)
         groups = []
         for name, modules, rate in (
             ("backbone", [self.backbone], lr),

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.networks.base import Network
-from nearkin.networks.freezing import evaluation_mode, in_frozen_batch_norm
+from nearkin.networks.freezing import evaluation_mode
+from nearkin.networks.lora import held_still
 from nearkin.networks.splitting import PooledTrunk, device_of, split_module
 
 
@@ -80,7 +81,7 @@ class WrappedNetwork(Network):
 
         Parameters that the user holds still (``requires_grad=False``) and frozen batch norms are left out.
         """
-        frozen = in_frozen_batch_norm(self)
+        frozen = held_still(self)
         rates = {"backbone": lr, "head": lr if head_lr is None else head_lr}
         groups = []
         for name, rate in rates.items():

@@ -7,6 +7,7 @@ from nearkin.protocols.examination import Examination, examine
 from nearkin.protocols.execution import execute
 from nearkin.protocols.final import train_final
 from nearkin.protocols.fixed_validation import FixedValidation
+from nearkin.protocols.retrained import Retrained
 from nearkin.protocols.sealed import SealedTest, prepared, score_test, scored, seal
 from nearkin.protocols.standard import Standard
 from nearkin.protocols.standard_best_on_test import StandardBestOnTest
@@ -18,6 +19,7 @@ __all__ = [
     "Examination",
     "FixedValidation",
     "Protocol",
+    "Retrained",
     "Scorer",
     "SealedTest",
     "Standard",

@@ -163,7 +163,8 @@ def _embedder(trained: NetworkResult) -> Embedder:
 
 def _cost(run: Run, embedder: Embedder) -> dict[str, float | int]:
     """What the training took."""
-    seconds = [row["seconds"] for row in run.metrics() if "seconds" in row]
+    first = Run(run.selection_path, run.description)  # of two trainings, if there were two
+    seconds = [row["seconds"] for row in [*first.metrics(), *run.metrics()] if "seconds" in row]
     device = next((p.device for p in embedder.network.parameters()), torch.device("cpu"))
     return {
         "training_seconds": round(sum(seconds), 3),

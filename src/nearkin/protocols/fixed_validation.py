@@ -45,7 +45,7 @@ class FixedValidation(Protocol):
         if self.validation_share is None and data.validation is not None:
             return data.train, data.validation
         everything = data.all_classes
-        share = self.validation_share or default_share(everything.num_classes)
+        share = self.validation_share or self.default_share(everything.num_classes)
         held_out = round(share * everything.num_classes)
         if not 2 <= held_out <= everything.num_classes - 2:
             raise ValueError(
@@ -54,6 +54,10 @@ class FixedValidation(Protocol):
                 "choose protocol.name=standard"
             )
         return split_classes(everything, share, seed)
+
+    def default_share(self, classes: int) -> float:
+        """The share of so many classes that is held out where nobody says it."""
+        return default_share(classes)
 
 
 def default_share(classes: int) -> float:

@@ -61,6 +61,8 @@ def fit_budget(
     train: int,
     validation: int,
     test: int,
+    again: int = 0,
+    runs: int = 1,
     trunk: str | bool | None = True,
 ) -> Budgeted:
     """The largest part of a network, and the epochs, that fit into the minutes.
@@ -72,6 +74,8 @@ def fit_budget(
         train: Images to learn from.
         validation: Images that select.
         test: Images that test.
+        again: Images of a second training on all classes, as long as the first chose: at most as long.
+        runs: Trainings that share the minutes, and what the trunk makes of the images.
         trunk: The stage, where a recipe says one; ``None`` for the whole network, ``True`` to choose.
 
     >>> parts = Anatomy(8, True, True, 32, {"a": 0.7, "b": 0.3})
@@ -84,10 +88,12 @@ def fit_budget(
     for stage, worth in places:
         assert stage is None or isinstance(stage, str)
         speed = speed_after(stage)
-        before = 0.0 if stage is None else speed.trunk * (_MIRRORED * train + validation + test)
-        epoch = speed.step * train + speed.score * validation
-        epochs = min(int((seconds - before - speed.score * (train + test)) / max(epoch, 1e-9)), _MOST_EPOCHS)
-        best = Budgeted(stage, max(epochs, 1), before + speed.score * (train + test) + max(epochs, 1) * epoch)
+        seen = _MIRRORED * max(again, train + validation)
+        before = 0.0 if stage is None else speed.trunk * (seen + test)
+        epoch = speed.step * (train + again) + speed.score * validation
+        scoring = speed.score * (train + test)
+        epochs = min(int(((seconds - before) / runs - scoring) / max(epoch, 1e-9)), _MOST_EPOCHS)
+        best = Budgeted(stage, max(epochs, 1), before + runs * (scoring + max(epochs, 1) * epoch))
         if epochs >= worth:
             break
     assert best is not None

@@ -26,11 +26,12 @@ from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, free
 from nearkin.networks.base import Backbone, EmbeddingNetwork
 from nearkin.observer import Observer
 from nearkin.open_files import allow_open_files
+from nearkin.recipe.budget import Budgeted
 from nearkin.recipe.choices import PYTHON, Choice
 from nearkin.recipe.disclosure import disclosure
 from nearkin.recipe.modifying import Setting, read_teacher
 from nearkin.recipe.opening import open_data
-from nearkin.recipe.photographs import choices_for_images, choices_for_minutes
+from nearkin.recipe.photographs import choices_for_images, choices_for_minutes, fitting_minutes
 from nearkin.recipe.recipe import Recipe
 from nearkin.recipe.sections import (
     LossRecipe,
@@ -69,11 +70,11 @@ def build_task(
     """
     observer = observer or Observer()
     allow_open_files(recipe.data.workers)
-    protocol = _built(recipe, "protocol", ProtocolRecipe, Protocol)
+    _built(recipe, "protocol", ProtocolRecipe, Protocol)  # says what is wrong with it before data is opened
     trackers = tuple(_tracker(one) for one in recipe.training.trackers)
     data_set = data if data is not None else open_data(recipe, observer)
     said = recipe
-    recipe, chosen = fitted_to(recipe, data_set, protocol, remembered, observer)
+    recipe, protocol, chosen = fitted_to(recipe, data_set, remembered, observer)
     whole = recipe.resolved()
     embedder, reasons = build_embedder(whole, data_set, observer)
     chosen |= reasons
@@ -118,8 +119,7 @@ def fitted_toml(recipe: Recipe) -> str:
     Raises:
         ValueError: The data set cannot be opened.
     """
-    protocol = _built(recipe, "protocol", ProtocolRecipe, Protocol)
-    fitted, chosen = fitted_to(recipe, open_data(recipe), protocol)
+    fitted, _, chosen = fitted_to(recipe, open_data(recipe))
     return write_toml(recipe, complete=fitted.complete(), chosen=chosen)
 
 
@@ -137,8 +137,10 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
         ema=training.ema,
         clip=recipe.optimizer.clip,
         pca_head=recipe.network.pca_head,
+        lora=recipe.network.lora,
         views=recipe.data.views,
         recall_at=recipe.evaluation.recall_at,
+        select=recipe.evaluation.select or "recall",
         false_accept_rate=recipe.evaluation.false_accept_rate,
         sizes=next(
             (tuple(one.keywords["sizes"]) for one in recipe.loss.modifiers if one.name == "matryoshka"), ()
@@ -149,24 +151,39 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
 def fitted_to(
     recipe: Recipe,
     data_set: DataSet,
-    protocol: Protocol,
     remembered: Mapping[str, tuple[Any, str]] | None = None,
     observer: Observer | None = None,
-) -> tuple[Recipe, dict[str, str]]:
-    """The recipe with what fits its data, where it leaves that open; and the reasons of all choices."""
-    if remembered:
-        choices = dict(remembered)
-        fitted = _with(recipe, choices)
-    else:
-        choices = choices_for_images(recipe, data_set)
-        fitted = _with(recipe, choices)
+) -> tuple[Recipe, Protocol, dict[str, str]]:
+    """The recipe with what fits its data, where it leaves that open; its protocol; reasons of all choices."""
+    choices = dict(remembered) if remembered else choices_for_images(recipe, data_set)
+    fitted = _with(recipe, choices)
+    protocol: Protocol = _built(fitted, "protocol", ProtocolRecipe, Protocol)
+    if not remembered:
         budget = choices_for_minutes(recipe, fitted, data_set, protocol, observer or Observer())
         fitted = _with(fitted, budget)
         batch = _fitting_batch(recipe, fitted, data_set, protocol)
         fitted = _with(fitted, batch)
-        choices |= budget | batch
+        choices = {key: one for key, one in (choices | budget | batch).items() if one[0] is not None}
     reasons = {key: reason for key, (_, reason) in {**recipe.choices(), **choices}.items()}
-    return fitted, reasons
+    return fitted, protocol, reasons
+
+
+def fit_to_minutes(
+    recipe: Recipe, data_set: DataSet, minutes: float, *, runs: int, observer: Observer
+) -> tuple[Budgeted, int]:
+    """What fits into the minutes where so many runs of this kind share them; and the usual epochs of one.
+
+    Args:
+        recipe: Of one of the runs.
+        data_set: Its data set.
+        minutes: The budget of all runs.
+        runs: How many.
+        observer: Hears what is measured.
+    """
+    fitted = _with(recipe, choices_for_images(recipe, data_set))
+    protocol: Protocol = _built(fitted, "protocol", ProtocolRecipe, Protocol)
+    found = fitting_minutes(recipe, fitted, data_set, protocol, minutes=minutes, observer=observer, runs=runs)
+    return found, fitted.training.epochs
 
 
 def _with(recipe: Recipe, choices: Mapping[str, tuple[Any, str]]) -> Recipe:

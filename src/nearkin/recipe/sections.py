@@ -25,6 +25,7 @@ from nearkin.recipe.choices import LARGEST_SEED, PYTHON, Choice, Section
 from nearkin.recipe.errors import first_mistake
 from nearkin.sampling.base import registry as samplers
 from nearkin.training import optimizers, schedules, trackers
+from nearkin.training.settings import Selection
 
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9, strict=True)]
@@ -97,6 +98,8 @@ class NetworkRecipe(Choice):
         freeze_batch_norm: Hold statistics and affine parameters of every batch norm still.
         head_lr_factor: Learning rate of the head, in multiples of the backbone's.
         pca_head: Let the head start as the principal components of the training samples' features.
+        lora: Of a transformer only low-rank additions to its linear layers are trained, of this rank; they
+            become part of the weights in the end.
         cached_trunk: A stage of the network, such as ``blocks.5``. Up to there nothing is trained, and what
             it makes of every image (resized, cropped at the centre, and mirrored) is computed once and kept
             on disk; only what comes after it runs in training.
@@ -115,6 +118,7 @@ class NetworkRecipe(Choice):
     freeze_batch_norm: bool = False
     head_lr_factor: Positive = 1.0
     pca_head: bool = False
+    lora: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None
     cached_trunk: str | None = None
     cached_crops: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
     lr_decay: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
@@ -367,13 +371,17 @@ class EvaluationRecipe(Section):
     """What is scored.
 
     Attributes:
-        recall_at: The values of k; the first one selects the epoch.
+        recall_at: The values of k.
+        select: What selects the epoch on validation classes: ``recall``, the first Recall@k (of equals,
+            MAP@R), or ``map_at_r``, which still moves where nearly every nearest neighbour is right.
+            ``recall`` by default, and for fine-tuned networks ``map_at_r``.
         false_accept_rate: For which the threshold between same and different is chosen, at the end of
             training and on the validation classes. A finished run keeps its threshold.
         batch_size: Samples per batch.
     """
 
     recall_at: tuple[Count, ...] = Field(default=(1, 2, 4, 8), min_length=1, max_length=100)
+    select: Selection | None = None
     false_accept_rate: Share = 0.01
     batch_size: Count = 500
 
@@ -386,7 +394,9 @@ class ProtocolRecipe(Choice):
             of training (``validation_share``). ``cross_validation``: a network per fold of the training
             classes, each selected on its fold (``folds``, ``fold``). ``standard``: all classes train, and the
             last epoch counts. ``standard_best_on_test``: the same, and the test classes choose the epoch,
-            which makes their score too good.
+            which makes their score too good. ``retrained``: validation classes choose the epoch, and
+            a new network is trained that long on all classes. ``closed_set``: images of the classes trained
+            on are held out.
     """
 
     name: str = "fixed_validation"

@@ -2,7 +2,8 @@
 
 Baselines are fitted on the training classes of an experiment, scored on its test classes by the same function
 as the runs, and kept beside them: each is a directory with a ``result.json`` that
-:func:`~nearkin.tournament.outcomes.read_outcomes` finds.
+:func:`~nearkin.tournament.outcomes.read_outcomes` finds. What a learner makes of a network's features
+is a model like that of a run: :func:`nearkin.load` reads its directory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from nearkin import classical
 from nearkin.atomic import write_json
 from nearkin.data import DataSet, SampleSet
+from nearkin.model import describe
 from nearkin.networks import Embedder, WrappedNetwork
 from nearkin.observer import Observer
 from nearkin.protocols import prepared, scored, seal
@@ -100,11 +102,13 @@ class _Start:
         name: The baseline that takes them as they are.
         what: The same in words.
         embedder: Makes them.
+        are_features: Whether they are the features of a network, whose head a learner can be.
     """
 
     name: str
     what: str
     embedder: Embedder
+    are_features: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ def _starts(setting: _Setting) -> list[_Start]:
         what = (
             "the pretrained network's features" if recipe.network.weights else "the network as it was given"
         )
-        starts.append(_Start("frozen_features", what, headless))
+        starts.append(_Start("frozen_features", what, headless, are_features=True))
     else:
         starts.append(_Start("untrained_network", "the network before training", embedder))
     return [start for start in starts if start is not None]
@@ -251,7 +255,7 @@ def _run_from(start: _Start, itself: bool, learners: Sequence[str], setting: _Se
         _keep(setting, Baseline(start.name, about), opened, 0.0)
     if not learners:
         return
-    samples, _ = _protocol(recipe).split(prepared(start.embedder, data, observer), recipe.seed)
+    samples = _protocol(recipe).taught_by(prepared(start.embedder, data, observer), recipe.seed)
     observer.stage(f"seeing {len(samples):,} training samples as {start.what}")
     points = start.embedder.embed(samples, progress=observer.progress).numpy()
     labels = samples.labels.numpy()
@@ -271,8 +275,9 @@ def _run_from(start: _Start, itself: bool, learners: Sequence[str], setting: _Se
             f"{method.description} of {start.what}{part}",
             {"samples": len(chosen), "classes": len(np.unique(labels[chosen]))},
         )
-        mapped = _mapped(opened, lambda X, m=learnt, b=before: m(b(X)), recall_at)  # type: ignore[misc]
-        _keep(setting, baseline, mapped, seconds)
+        mapping = _after(before, learnt)
+        model = with_head(start.embedder, mapping) if start.are_features else None
+        _keep(setting, baseline, _mapped(opened, mapping, recall_at), seconds, model)
 
 
 def _protocol(recipe: Recipe) -> Protocol:
@@ -293,6 +298,30 @@ def _as_it_is(points: Array) -> Array:
     return points
 
 
+def _after(first: Map, then: Map) -> Map:
+    return lambda points: then(first(points))
+
+
+def with_head(embedder: Embedder, mapping: Map) -> Embedder:
+    """A network whose head is an affine map of its features, such as a classical learner finds.
+
+    Args:
+        embedder: Gives features.
+        mapping: From features ``(N, F)`` to embeddings ``(N, D)``, affine.
+    """
+    features = embedder.network.num_features
+    shift, *columns = mapping(np.vstack([np.zeros((1, features)), np.eye(features)]).astype(np.float32))
+    network = embedder.network.headless()
+    network.head = nn.Linear(features, len(shift))
+    network.embedding_dim = len(shift)
+    with torch.no_grad():
+        network.head.bias.copy_(torch.from_numpy(shift))
+        network.head.weight.copy_(torch.from_numpy(np.stack(columns) - shift).T)
+    if network.spec is not None:
+        network.spec = {**network.spec, "embedding_dim": len(shift)}
+    return replace(embedder, network=network)
+
+
 def _mapped(opened: TestEmbeddings, mapping: Map, recall_at: Sequence[int]) -> TestEmbeddings:
     """Mapped test vectors with their scores, exactly as those of a run."""
 
@@ -304,12 +333,20 @@ def _mapped(opened: TestEmbeddings, mapping: Map, recall_at: Sequence[int]) -> T
     return scored(recall_at, opened.queries, mapped(opened.query_embeddings), opened.gallery, gallery)
 
 
-def _keep(setting: _Setting, baseline: Baseline, opened: TestEmbeddings, seconds: float) -> None:
+def _keep(
+    setting: _Setting,
+    baseline: Baseline,
+    opened: TestEmbeddings,
+    seconds: float,
+    model: Embedder | None = None,
+) -> None:
     """Write a baseline's directory, the result last: what has a result is complete."""
     terms = setting.recipe.complete()
     run = Run(setting.home / baseline.name, Description(terms=terms))
     run.write_queries(opened.scores, opened.queries.labels)
     run.write_cost({"training_seconds": round(seconds, 3)})
+    if model is not None:
+        run.write_network(model.network.state_dict(), describe(model))
     run.write_result(
         Result(
             recipe=terms,

@@ -252,7 +252,7 @@ def outcome_of(run: Run, *, label: str = "") -> Outcome:
     """
     result = _result_of(run)
     found = outcome_from(result, _settings(run, result), source=str(run.path), label=label)
-    return replace(found, path=run.path, curve=run.metrics(), cost=run.cost())
+    return replace(found, path=run.path, curve=run.selection_metrics(), cost=run.cost())
 
 
 def outcome_from(result: Result, settings: Mapping[str, Any], *, source: str, label: str = "") -> Outcome:

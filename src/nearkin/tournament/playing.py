@@ -23,6 +23,7 @@ from nearkin.recipe.objects import recipe_of
 from nearkin.recipe.sections import LossRecipe
 from nearkin.recipe.terms import merged
 from nearkin.registry import nearest_name
+from nearkin.tournament.budget import within_minutes
 from nearkin.tournament.comparing import BASELINES, compare
 from nearkin.tournament.recognising import meaning_of
 from nearkin.tournament.report import write_report
@@ -57,6 +58,7 @@ def play(
     output: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     ray: str | None = None,
+    minutes: float | None = None,
     progress: bool | Observer = True,
     settings: Mapping[str, Any] | None = None,
     metric: str = "recall_at_1",
@@ -83,6 +85,8 @@ def play(
         jobs: Runs at a time; as many as there are cores or GPUs by default.
         ray: The address of a Ray cluster to train on (``auto``, or ``local`` for one that is started for the
             occasion) instead of processes of this machine.
+        minutes: How long all of it may take on this machine, whose speed is measured first: epochs, how much
+            of a pretrained network is trained, and (unless given) seeds are chosen, for all runs alike.
         progress: Whether to show progress, or who is told.
         settings: Any of :func:`nearkin.train`, such as ``network`` and ``epochs``, for all runs.
         metric: The score that ranks.
@@ -97,10 +101,13 @@ def play(
         ValueError: What cannot be; all that can be known is said before anything runs.
     """
     ranks_only = _is_results(data)
-    if ranks_only and (losses is not None or seeds is not None or settings or tune):
+    asked = losses is not None or seeds is not None or minutes is not None or settings or tune
+    if ranks_only and asked:
         raise ValueError(
-            "runs are ranked as they are: losses, seeds, settings and tuning are for data to learn from"
+            "runs are ranked as they are: losses, seeds, minutes, settings and tuning are for data to learn from"
         )
+    if minutes is not None and tune:
+        raise ValueError("minutes are for losses with the settings they have: give minutes or tune, not both")
     notes: list[str] = []
     if ranks_only:
         folder, source = Path(output or "tournament"), data
@@ -108,6 +115,14 @@ def play(
         plan = plan_for(data, losses=losses, seeds=seeds, settings=settings or {}, tune=tune)
         _check_metric(metric, plan)
         folder = Path(output or Path("runs") / (f"{plan.name}-tuned" if tune else plan.name))
+        if minutes is not None:
+            plan = within_minutes(
+                plan,
+                folder,
+                minutes,
+                seeds_are_said=seeds is not None,
+                observer=observer_for(progress),
+            )
         notes, source = _train(plan, folder, jobs, ray, progress), folder
     standings = compare(
         source,
@@ -256,7 +271,9 @@ def _values_for(recipe: Recipe, data: Any) -> dict[str, Any]:
     if settings.root is not None:  # another folder of this name is another tournament
         place = str(Path(settings.root).resolve())
         name = f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:6]}"
-    return {"name": f"{PLAN}-{name}", "recipe": recipe.said}
+    # Every loss is selected on the same classes; to train the best one on all of them is a run of its own.
+    said = merged({"protocol": {"name": "fixed_validation"}}, recipe.said)
+    return {"name": f"{PLAN}-{name}", "recipe": said}
 
 
 def _refuse_python(recipe: Recipe) -> None:

@@ -30,6 +30,7 @@ from nearkin.networks import initialise_head_with_pca
 from nearkin.networks.base import WithFeatures
 from nearkin.networks.blocks import by_block
 from nearkin.networks.embedder import Embedder
+from nearkin.networks.lora import add_lora, merge_lora
 from nearkin.observer import Observer
 from nearkin.training.averaging import WeightAverage
 from nearkin.training.distributed import Processes, build_accelerator
@@ -67,12 +68,13 @@ def train(
     samples: SampleSet,
     *,
     validation: SampleSet | Scorer | None = None,
+    threshold: Threshold | None = None,
     observer: Observer | None = None,
 ) -> NetworkResult:
     """Train a task's network on ``samples``, going on from the run's last checkpoint if there is one.
 
-    With a validation split the epoch with the best first Recall@k is chosen; of equals the one with the
-    better MAP@R, and then the later one. Without, the last epoch.
+    With a validation split the epoch with the best score is chosen (``settings.select`` says which score); of
+    equals the one with the better other score, and then the later one. Without, the last epoch.
 
     Args:
         task: What is trained and how.
@@ -80,6 +82,7 @@ def train(
         embedder: The network, which is trained in place.
         samples: The classes to learn from; samples, or what the embedder's trunk made of them.
         validation: Classes to select the epoch on, or what scores a network on them; after every epoch.
+        threshold: Goes with the network, where one was chosen before; without, validation classes choose it.
         observer: Hears about every batch and epoch; what it raises ends the training, which can go on later.
 
     Raises:
@@ -95,7 +98,9 @@ def train(
     elif task.trackers:
         observer = Observers([observer, *(make(run) for make in task.trackers)])
     with torch.random.fork_rng():
-        training = _Training(task, run, embedder, samples, validation=validation, observer=observer)
+        training = _Training(
+            task, run, embedder, samples, validation=validation, threshold=threshold, observer=observer
+        )
         try:
             return training.run_to_the_end()
         except (RuntimeError, ConnectionError, EOFError) as error:
@@ -126,10 +131,11 @@ class _Training:
         samples: SampleSet,
         *,
         validation: SampleSet | Scorer | None,
+        threshold: Threshold | None,
         observer: Observer,
     ) -> None:
         self.task, self.settings, self.run, self.observer = task, task.settings, run, observer
-        self.embedder = embedder
+        self.embedder, self.threshold = embedder, threshold
         torch.manual_seed(task.seed)
         self.accelerator = build_accelerator(self.settings.precision)
         self.processes = Processes.of(self.accelerator)
@@ -152,6 +158,8 @@ class _Training:
             samples, self.sampler, seed=task.seed, views=self.settings.views
         )
         trained_part = embedder.trained_part()
+        if self.settings.lora is not None:
+            add_lora(trained_part, self.settings.lora, seed=task.seed)
         refuse_trained_batch_norm(trained_part, self.settings.chunk)
         groups = [
             *by_block(
@@ -352,10 +360,10 @@ class _Training:
         self.watchdogs.epoch_end(self.rows)
 
     def _is_best(self, row: dict[str, Any]) -> bool:
-        """By the first Recall@k, then MAP@R; of equals the later epoch, which has learnt more."""
+        """By Recall@k or MAP@R, then the other; of equals the later epoch, which has learnt more."""
         if self.best is None or self.validation is None:
             return True
-        keys = (f"recall_at_{self.settings.recall_at[0]}", "map_at_r")
+        keys = self.settings.selection_keys
         return tuple(row[key] for key in keys) >= tuple(self.best[key] for key in keys)
 
     def _validation_scores(self) -> RetrievalScores:
@@ -377,11 +385,13 @@ class _Training:
     def _finish(self) -> NetworkResult:
         assert self.best is not None
         self.accelerator.unwrap_model(self.network).load_state_dict(self.best_weights)
+        merge_lora(self.embedder.network)
         self.embedder.network.eval()
-        selected_on = validation = threshold = None
+        selected_on = validation = None
+        threshold = self.threshold
         if isinstance(self.validation, SampleSet):
             selected_on = SplitSummary.of(self.validation)
-            threshold = self._threshold(self.validation, selected_on.class_names)
+            threshold = threshold or self._threshold(self.validation, selected_on.class_names)
             scores = {key: value for key, value in self.best.items() if key not in _NOT_SCORES}
             validation = RetrievalScores.from_dict(scores)
         self.run.write_network(self.embedder.network.state_dict(), describe(self.embedder), threshold)

@@ -56,6 +56,10 @@ class Protocol(ABC):
         """
         return data.all_classes, None
 
+    def taught_by(self, data: DataSet, seed: int) -> SampleSet:
+        """The samples that the network that is tested has learnt from."""
+        return self.split(data, seed)[0]
+
     def fewest(self, data: DataSet, seed: int) -> SampleSet:
         """The samples of the training with the fewest classes: every batch must fit into it as well."""
         return self.split(data, seed)[0]

@@ -38,6 +38,8 @@ else:
 
 _KEPT_CHECKPOINTS = 2
 _LOCK = ".lock"
+SELECTION = "selection"
+"""The folder of a training that only chose how long the run's own training lasts."""
 _OF_A_FAILED_START = frozenset({"recipe.toml", "run.json", _LOCK, "error.txt", "output.txt"})
 
 NEUTRAL_KEYS = frozenset(
@@ -195,7 +197,7 @@ class Run:
 
     def _is_started(self) -> bool:
         """Whether there is anything to continue from, in a fold of it or its own."""
-        of_folds = self.path.glob("fold-*/metrics.jsonl")
+        of_folds = [*self.path.glob("fold-*/metrics.jsonl"), *self.path.glob(f"{SELECTION}/metrics.jsonl")]
         own = self.metrics_file.exists() or self.result_file.exists() or bool(self._checkpoints())
         return own or any(of_folds)
 
@@ -280,10 +282,12 @@ class Run:
             raise RunError(f"{self.result_file} cannot be read: {error!r}") from None
 
     def write_result(self, result: Result) -> None:
-        """Finish the run; checkpoints are not needed any more and go."""
+        """Finish the run; checkpoints, and the network of a first training, go: nobody needs them."""
         self._write(self.result_file, lambda file: write_json(file, result.to_dict()))
         self.__dict__["result"] = result
         self.remove_checkpoints()
+        if self.writes:
+            shutil.rmtree(self.selection_path / "checkpoint", ignore_errors=True)
 
     def remove_checkpoints(self) -> None:
         """Remove what only a training that goes on would need."""
@@ -358,6 +362,15 @@ class Run:
             return []
         lines = self.metrics_file.read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines[:-1]]
+
+    @property
+    def selection_path(self) -> Path:
+        """The directory of a training that only chose how long the run's own lasts, if there was one."""
+        return self.path / SELECTION
+
+    def selection_metrics(self) -> list[dict[str, Any]]:
+        """The epochs among which one was chosen: those of the first training where there were two."""
+        return Run(self.selection_path, self.description).metrics() or self.metrics()
 
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
         """Replace all lines of ``metrics.jsonl``."""
@@ -444,7 +457,7 @@ def lock_of(path: Path) -> FileLock:
 
 
 def _is_of_a_failed_start(entry: Path, folder: Path) -> bool:
-    in_a_fold = entry.parent.parent == folder and entry.parent.name.startswith("fold-")
+    in_a_fold = entry.parent.parent == folder and entry.parent.name.startswith(("fold-", SELECTION))
     at_home = entry.parent == folder or in_a_fold
     return is_unfinished(entry) or (at_home and entry.name in _OF_A_FAILED_START)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Selection = Literal["recall", "map_at_r"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 
@@ -14,7 +15,8 @@ class TrainingSettings:
 
     Attributes:
         epochs: Passes over the training samples.
-        stop_after: Stop after this epoch, of the same schedule: where a validation found the best one.
+        stop_after: Stop after this epoch, of the same schedule: where a validation found the best one; 0 for
+            none at all.
         head_only: Epochs at the beginning in which the backbone is held still and head and loss learn.
         precision: ``fp32``, ``bf16`` or ``fp16`` (mixed).
         checkpoint_minutes: A run that is killed loses at most this much; every epoch's end is kept as well.
@@ -23,8 +25,10 @@ class TrainingSettings:
         ema: Decay of a moving average of the weights.
         clip: Largest norm of the network's gradient; ``None`` for no clipping.
         pca_head: Let the head start as the principal components of the training samples' features.
+        lora: Rank of the additions through which a transformer learns; ``None`` to train its own weights.
         views: How often a sample appears in its batch, each time transformed anew.
-        recall_at: The values of k; the first one selects the epoch.
+        recall_at: The values of k.
+        select: What the epoch is selected by: the first Recall@k (of equals, MAP@R), or MAP@R.
         false_accept_rate: For which the threshold is chosen at the end, on the validation classes.
         sizes: Beginnings of the embeddings that are tested by themselves as well, where they were trained so.
     """
@@ -39,12 +43,20 @@ class TrainingSettings:
     ema: float | None = None
     clip: float | None = None
     pca_head: bool = False
+    lora: int | None = None
     views: int = 1
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
+    select: Selection = "recall"
     false_accept_rate: float = 0.01
     sizes: tuple[int, ...] = ()
 
     @property
+    def selection_keys(self) -> tuple[str, str]:
+        """Scores of an epoch that select it, the second where the first are equal."""
+        recall = f"recall_at_{self.recall_at[0]}"
+        return (recall, "map_at_r") if self.select == "recall" else ("map_at_r", recall)
+
+    @property
     def last_epoch(self) -> int:
         """The epoch after which training ends."""
-        return self.stop_after or self.epochs
+        return self.epochs if self.stop_after is None else self.stop_after
