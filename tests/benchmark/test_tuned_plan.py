@@ -161,6 +161,21 @@ def test_a_loss_whose_search_fails_stops_nobody(workforce, glyphs_root, tmp_path
     assert any("came to its end" in one.reason for one in board.in_state("failed"))
 
 
+def test_settings_alone_are_searched_on_request(workforce, glyphs_root, tmp_path, nearkin, monkeypatch):
+    vault = poison_test_splits(monkeypatch)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(tomli_w.dumps(tiny_plan(glyphs_root, losses=["triplet"])))
+    command = ["benchmark", plan, "-o", tmp_path / "runs", "--search-only"]
+    code, _, err = nearkin(*command)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "has no budget to search with" in err
+    code, out, _ = nearkin(*command, "--set", "tuning={trials=2}")
+    assert code == 0
+    assert "on validation classes" in out
+    assert list(read_found(tmp_path / "runs" / "tuning" / "found.json")) == ["glyphs-convnet-triplet-16"]
+    assert (vault.opened, workforce.trained) == (0, [])
+
+
 def found(scores: list[float | None], **values: float) -> Found:
     space = {"loss.margin": {"kind": "range", "low": 0.0, "high": 1.0, "step": 0.1, "log": False}}
     space["loss.lr"] = {"kind": "range", "low": 1e-4, "high": 1e-2, "step": None, "log": True}

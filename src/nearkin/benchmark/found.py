@@ -143,7 +143,7 @@ def _at_the_edge(value: Any, where: Mapping[str, Any]) -> bool:
         low, high, place = math.log(low), math.log(high), math.log(place)
     share = (place - low) / (high - low)
     at_low, at_high = share <= _EDGE, share >= 1 - _EDGE
-    return (at_low and where["low"] != 0) or at_high
+    return bool((at_low and where["low"] != 0) or at_high)
 
 
 def write_found(file: Path, found: Sequence[Found], *, plan: str, tuning: Mapping[str, Any]) -> None:

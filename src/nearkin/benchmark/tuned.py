@@ -298,12 +298,21 @@ def found_by(search: Search) -> Found:
         own=own,
         space={key: plain_values(values) for key, values in search.plan.space.items()},
         sampler=search.plan.sampler,
-        metric=f"Recall@{search.plan.recipe.evaluation.recall_at[0]}",
+        metric=_called(best.metric),
         trials=[
             TriedValues(record.values, record.score, record.epochs, record.steps, record.state)
             for record in search.records()
         ],
     )
+
+
+def _called(metric: str) -> str:
+    """A score as people write it.
+
+    >>> _called("recall_at_1"), _called("map_at_r")
+    ('Recall@1', 'MAP@R')
+    """
+    return "MAP@R" if metric == "map_at_r" else f"Recall@{metric.rpartition('_')[2]}"
 
 
 def keep_found(plan: Plan, folder: Path, found: Sequence[Found]) -> None:

@@ -104,7 +104,8 @@ def play(
     asked = losses is not None or seeds is not None or minutes is not None or settings or tune
     if ranks_only and asked:
         raise ValueError(
-            "runs are ranked as they are: losses, seeds, minutes, settings and tuning are for data to learn from"
+            "runs are ranked as they are: losses, seeds, minutes, settings and tuning are for data to learn "
+            "from"
         )
     if minutes is not None and tune:
         raise ValueError("minutes are for losses with the settings they have: give minutes or tune, not both")

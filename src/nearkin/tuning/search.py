@@ -50,12 +50,13 @@ class TrialRecord:
         number: Its directory below ``trials``, and its place in the search.
         values: What was tried, by recipe key.
         state: ``done``, ``given up`` (hopeless) or ``failed``.
-        score: The first Recall@k on validation classes, if it has one.
+        score: What selects the epoch, on validation classes, if it has one.
         epoch: The epoch of that score.
         error: Why it failed.
         map_at_r: MAP@R of the score's epoch: it decides between equals.
         epochs: Epochs that it was trained for.
         steps: Batches that it was trained for.
+        metric: The name of the score, such as ``recall_at_1``.
     """
 
     number: int
@@ -67,6 +68,7 @@ class TrialRecord:
     map_at_r: float = 0.0
     epochs: int = 0
     steps: int = 0
+    metric: str = "recall_at_1"
 
     @property
     def order(self) -> tuple[float, float, int]:
@@ -531,7 +533,7 @@ class _Worker:
             forget_weights(run)
 
     def _tell(self, study: optuna.Study, trial: optuna.Trial, outcome: TrialOutcome, *, done: bool) -> None:
-        for name in ("score", "epoch", "map_at_r", "epochs", "steps"):
+        for name in ("score", "epoch", "map_at_r", "epochs", "steps", "metric"):
             trial.set_user_attr(name, getattr(outcome, name))
         if done:
             study.tell(trial, outcome.score)
@@ -569,6 +571,7 @@ def _ended(trial: FrozenTrial) -> TrialRecord | None:
         attributes.get("map_at_r", 0.0),
         attributes.get("epochs", 0),
         attributes.get("steps", 0),
+        attributes.get("metric", "recall_at_1"),
     )
 
 

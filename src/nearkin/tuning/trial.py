@@ -20,12 +20,13 @@ class TrialOutcome:
     """What a trial came to.
 
     Attributes:
-        score: The first Recall@k on the validation classes, of the best epoch; of the last if given up.
+        score: What selects the epoch, on the validation classes, of the best epoch; of the last if given up.
         epoch: Which epoch that is.
         map_at_r: MAP@R of that epoch, which decides between equals.
         given_up: Whether the trial was hopeless.
         steps: Batches that it was trained for, since its beginning.
         epochs: Epochs that it was trained for.
+        metric: The name of the score.
     """
 
     score: float
@@ -34,6 +35,7 @@ class TrialOutcome:
     given_up: bool = False
     steps: int = 0
     epochs: int = 0
+    metric: str = "recall_at_1"
 
 
 def run_trial(
@@ -54,19 +56,31 @@ def run_trial(
     if until is not None:
         task = replace(task, settings=replace(task.settings, stop_after=until))
     run.remove_leftovers()
-    watch = _Watch(f"recall_at_{task.settings.recall_at[0]}", report, observer)
+    watch = _Watch(task.settings.selection_keys[0], report, observer)
     samples, validation = task.protocol.split(data, task.seed)
     try:
         for row in run.metrics():  # of a trial that was killed: whoever judges it should know its past
             watch.judge(row)
         trained = train(task, run, task.embedder.copy(), samples, validation=validation, observer=watch)
     except _HopelessError:
-        return TrialOutcome(watch.score, watch.epoch, given_up=True, steps=watch.steps, epochs=watch.epoch)
+        return TrialOutcome(
+            watch.score,
+            watch.epoch,
+            given_up=True,
+            steps=watch.steps,
+            epochs=watch.epoch,
+            metric=watch.key,
+        )
     assert trained.validation is not None
     assert trained.epoch is not None
     score = float(trained.validation.to_dict()[watch.key])
     return TrialOutcome(
-        score, trained.epoch, trained.validation.map_at_r, steps=watch.steps, epochs=watch.epoch
+        score,
+        trained.epoch,
+        trained.validation.map_at_r,
+        steps=watch.steps,
+        epochs=watch.epoch,
+        metric=watch.key,
     )
 
 
