@@ -78,12 +78,12 @@ def _pictures(strength: Tensor, *, size: int, difficulty: float, generator: torc
     angle = torch.atan2(y, x) - math.pi * draw(1, 1)
     radius = torch.hypot(x, y) / (0.55 * torch.exp(0.15 * difficulty * draw(1, 1)))
     outline = torch.ones_like(radius)
-    for place in range(bent.shape[1]):
-        turned = (place + 2) * angle
-        cosine, sine = bent[:, place, 0, None, None], bent[:, place, 1, None, None]
+    for harmonic in range(bent.shape[1]):
+        turned = (harmonic + 2) * angle
+        cosine, sine = bent[:, harmonic, 0, None, None], bent[:, harmonic, 1, None, None]
         outline = outline + cosine * turned.cos() + sine * turned.sin()
     drawing = torch.sigmoid((outline.clamp(min=0.15) - radius) * size / 4)
-    place = math.pi * draw(1, 1)
-    covered = torch.hypot(x - 0.75 * place.cos(), y - 0.75 * place.sin())
+    towards = math.pi * draw(1, 1)
+    covered = torch.hypot(x - 0.75 * towards.cos(), y - 0.75 * towards.sin())
     cover = torch.sigmoid((0.3 * min(difficulty, 2.0) * draw(1, 1, low=0.0) - covered) * size / 2)
     return photographed(drawing * (1 - cover), difficulty=difficulty, generator=generator)
