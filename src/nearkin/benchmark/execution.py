@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.atomic import write_json
+from nearkin.benchmark.found import FOUND, TUNING
 from nearkin.benchmark.mirror import LOG, Mirror, mirrored
 from nearkin.benchmark.plan import Plan, PlanError, PlannedRun, refuse_objects
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
@@ -81,7 +82,7 @@ def _settled(
         tuned.keep_found(plan, home, list(found.values()))
     else:
         assert plan.tuning is not None
-        if ray is not None and not (home / tuned.TUNING / tuned.FOUND).exists():
+        if ray is not None and not (home / TUNING / FOUND).exists():
             raise PlanError(
                 "searches run on this machine: tune without a Ray cluster first, and the same command with "
                 "it then trains with what was found"

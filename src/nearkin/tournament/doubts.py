@@ -227,8 +227,9 @@ def _drawn_ranks(contenders: Sequence[ClassSums], random: np.random.Generator) -
     for one in contenders:
         if one.seeds not in seed_draws:
             count = len(one.seeds)
-            seed_draws[one.seeds] = random.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
-        scores.append(one.drawn(class_draws, seed_draws[one.seeds].astype(float)))
+            draws = random.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
+            seed_draws[one.seeds] = draws.astype(float)
+        scores.append(one.drawn(class_draws, seed_draws[one.seeds]))
     return _ranks(np.stack(scores, axis=1))
 
 

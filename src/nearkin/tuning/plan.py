@@ -223,7 +223,7 @@ def plan_search(
         recipe = recipe.changed({"protocol.validation_share": VALIDATION_SHARE})
     if epochs is not None and not 1 <= epochs <= recipe.training.epochs:
         raise ValueError(f"trials of {epochs} epochs: a training has between 1 and {recipe.training.epochs}")
-    space = dict(own_space(recipe)) | (rates_space(recipe) if rates else {})
+    space = {**own_space(recipe), **(rates_space(recipe) if rates else {})}
     for text in ranges:
         key, values = parse_range(recipe, text)
         space[key] = values
