@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,11 @@ from nearkin.benchmark.plan import Plan, PlanError
 from nearkin.benchmark.searching import carry_out_search
 from nearkin.tournament.outcomes import read_outcomes
 from nearkin.training import RunError
+
+try:
+    import tomllib
+except ModuleNotFoundError:
+    import tomli as tomllib
 
 BUDGET = {"trials": 4, "sampler": "halving"}
 
@@ -213,6 +219,13 @@ def test_a_file_of_what_was_found_is_read_back(tmp_path):
     one = found([0.5, 0.6, None])
     tuned.write_found(tmp_path / "found.json", [one], plan="p", tuning={})
     assert read_found(tmp_path / "found.json") == {"x": one}
+
+
+def test_the_plan_on_the_page_is_one():
+    page = Path(__file__).parents[2] / "docs" / "equal_budgets.md"
+    (block,) = re.findall(r"^```toml\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    plan = Plan.parse(tomllib.loads(block))
+    assert (plan.tuning.trials, len(plan.runs())) == (16, 9)
 
 
 def _benchmark(plan: Path, output: Path) -> subprocess.Popen:
