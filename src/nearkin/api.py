@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Path_ = str | os.PathLike[str]
 
+_TRIALS = 30
+
 
 def train(
     data: Any = None,
@@ -294,9 +296,11 @@ def tune(
     network: Any = None,
     loss: Any = None,
     ranges: Mapping[str, Any] | Iterable[str] = (),
-    trials: int = 30,
+    trials: int | None = None,
     sampler: str = "tpe",
     pruner: str = "median",
+    trial_epochs: int | None = None,
+    keep: str = "all",
     jobs: int = 1,
     output: Path_ | None = None,
     search_only: bool = False,
@@ -310,9 +314,14 @@ def tune(
         network: As in :func:`train`.
         loss: As in :func:`train`.
         ranges: More places to look: ``["optimizer.lr=1e-4:1e-2:log"]`` or ``{"loss.margin": "0:1:0.1"}``.
-        trials: How many, in all.
-        sampler: ``tpe``, ``random`` or ``grid``.
+        trials: How many, in all; 30 by default, or every step of every range for ``coordinate``.
+        sampler: ``tpe``, ``random``, ``grid``, ``coordinate`` (one hyperparameter after the other, as in the
+            thesis) or ``halving`` (the better half is trained on).
         pruner: When a trial is given up: ``median``, ``hyperband`` or ``none``.
+        trial_epochs: Train trials this far only, of the same schedule. Validation then chooses the epoch in
+            one training to the end.
+        keep: What is tested: the network of a training on ``all`` classes, that of the trial's classes whose
+            epoch the ``validation`` classes choose (as in the thesis's Table 16), or ``both``.
         jobs: Trials at the same time, each in a process of its own.
         output: The search's directory; by default one under ``runs/``.
         search_only: Leave the test classes sealed.
@@ -324,19 +333,27 @@ def tune(
         ``search_only``.
     """
     from nearkin.tuning.plan import plan_search  # noqa: PLC0415  (imports Optuna)
-    from nearkin.tuning.search import Search  # noqa: PLC0415
+    from nearkin.tuning.search import Search, refuse_unknown  # noqa: PLC0415
 
     recipe = recipe_of(data, network=network, loss=loss, **settings)
     places = (
         [f"{key}={where}" for key, where in ranges.items()] if isinstance(ranges, Mapping) else list(ranges)
     )
-    plan = plan_search(recipe, places, sampler=sampler, pruner=pruner)
+    refuse_unknown(keep)
+    plan = plan_search(
+        recipe,
+        places,
+        sampler=sampler,
+        pruner=pruner,
+        trials=trials or (None if sampler == "coordinate" else _TRIALS),
+        epochs=trial_epochs,
+    )
     path = Path(output) if output else Path("runs") / f"tune-{default_output(recipe).name}"
     search = Search.open(path, plan)
     observer = observer_for(progress, search=search)
-    search.run(trials, jobs=jobs, observer=observer)
+    search.run(trials or _TRIALS, jobs=jobs, observer=observer)
     if not search_only:
-        search.finish(observer)
+        search.finish_as(keep, observer)
     return search
 
 

@@ -236,6 +236,7 @@ def test_packaged_plans_are_whole(name):
         "less_supervision": 54,
         "noisy_labels": 90,
         "split_ratios": 12,
+        "embedded": 120,
     }
     assert len(plan.runs()) == counts[name]
 

@@ -12,7 +12,9 @@ from nearkin.data import glyphs as glyphs
 from nearkin.data import identities as identities
 from nearkin.data import inshop as inshop
 from nearkin.data import multi_scale as multi_scale
+from nearkin.data import shapes as shapes
 from nearkin.data import sop as sop
+from nearkin.data import textures as textures
 from nearkin.data import transforms as transforms
 from nearkin.data.as_is import AsIs
 from nearkin.data.checking import BadImage, check_images, leave_out

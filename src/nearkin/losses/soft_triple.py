@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from nearkin.losses.base import register, require_count, require_non_negative, require_positive
 from nearkin.losses.exponentials import log_sum_exp_
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.search_space import MARGIN, SCALE, TEMPERATURE, space
+from nearkin.losses.search_space import MARGIN, SCALE, Range, space
 from nearkin.losses.similarity import (
     Measured,
     Side,
@@ -66,7 +66,11 @@ class SoftTriple(ProxyLoss):
         True
     """
 
-    search_space = space(scale=SCALE, gamma=TEMPERATURE, margin=MARGIN, tau=MARGIN)
+    # Thesis, Table 15: its gamma is our 1/gamma, in steps of 10, and the rate of the centres is searched too.
+    search_space = space(
+        margin=MARGIN, scale=SCALE, gamma=Range(0.01, 1.0, step=10.0, log=True, inverse=True), tau=MARGIN
+    )
+    searches_rate = True
 
     log_copies: Tensor | None
     """Of a pruned loss, the logarithm of how many merged centres each one stands for, ``(C, K)``."""

@@ -16,6 +16,12 @@ from nearkin.observer import Observer
 from nearkin.pictures.style import light_dark_css
 from nearkin.tournament.report import figures, looks
 from nearkin.tournament.report.audits import AuditSection, audit_section
+from nearkin.tournament.report.certainty import (
+    DoubtSection,
+    TuningSection,
+    doubt_sections,
+    tuning_sections,
+)
 from nearkin.tournament.report.charts import DotChart, PanelChart
 from nearkin.tournament.report.disclosure import Disclosure, disclosure
 from nearkin.tournament.report.leaderboards import BoardSection, boards
@@ -41,6 +47,8 @@ class Contents:
     facts: list[tuple[str, str]]
     summary: Summary
     boards: list[BoardSection]
+    doubts: list[DoubtSection]
+    tuning: list[TuningSection]
     rankings: Rankings
     recalls: list[DotChart]
     sizes: list[PanelChart]
@@ -66,6 +74,10 @@ class Contents:
             *(board.published for board in self.boards),
             *(board.lead for board in self.boards),
             *(section.table for section in self.supervision),
+            *(doubt.table for doubt in self.doubts),
+            *(doubt.pairs for doubt in self.doubts),
+            *(one.table for one in self.tuning),
+            *(one.searches for one in self.tuning),
             self.rankings.table,
             self.rankings.per_experiment,
             self.rankings.records,
@@ -150,6 +162,8 @@ def _contents(standings: Standings, folder: Path, pictures: bool, observer: Obse
         facts=_facts(standings),
         summary=summarise(standings),
         boards=boards(standings, links),
+        doubts=doubt_sections(standings, links),
+        tuning=tuning_sections(standings, links),
         rankings=rankings(standings, links),
         recalls=figures.recall_charts(standings, links),
         sizes=figures.size_charts(standings, links),
