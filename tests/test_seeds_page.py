@@ -14,7 +14,7 @@ import pytest
 from test_documented_commands import check_options
 
 ROOT = Path(__file__).parents[1]
-ROWS = list(csv.DictReader((ROOT / "docs/seeds.csv").open(encoding="utf-8")))
+ROWS = list(csv.DictReader((ROOT / "docs/seeds.csv").read_text(encoding="utf-8").splitlines()))
 COUNTS = {
     ("survey", "equation"): [str(n) for n in range(1, 36)],
     ("survey", "figure"): [str(n) for n in range(1, 10)],
