@@ -31,9 +31,21 @@ PAGES = [
 _SERVES = "goes on until it is stopped; tests/serving/test_served_documents.py starts it"
 NOT_RUN = {
     "nearkin tournament": "trains every loss, about four minutes; tests/tournament runs it on less",
+    "nearkin tournament --tune": "searches every loss; tests/benchmark/test_tuned_plan.py does it on less",
+    "nearkin benchmark embedded": "takes a night; tests/benchmark/test_tuned_plan.py does the same on less",
+    "nearkin tune --sampler coordinate --trial-epochs 3 --keep both -s loss.name=multi_similarity": (
+        "122 trials; tests/tuning/test_stages.py does the same on less"
+    ),
     "nearkin serve birds.index": _SERVES,
     "nearkin serve birds.index other.index": _SERVES,
     "nearkin serve birds.index --host 0.0.0.0 --api-key-file key": _SERVES,
+    **dict.fromkeys(
+        (
+            "nearkin index runs/birds birds -o postgresql://localhost/shop/birds",
+            "nearkin search postgresql://localhost/shop/birds birds/bird07/2.png -k 5",
+        ),
+        "needs a server; tests/index/test_servers.py starts one",
+    ),
     "nearkin explain forces -o moving.html": "moves every loss a long way; the site is built with it",
 }
 """Commands, as written, that are only looked at, and why."""

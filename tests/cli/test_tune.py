@@ -14,7 +14,9 @@ def tuned(monkeypatch, tmp_path):
 
     def tune(recipe, **options):
         asked.update(options, recipe=recipe)
-        return SimpleNamespace(path=tmp_path / "search", finish=lambda observer: "the run")
+        return SimpleNamespace(
+            path=tmp_path / "search", finish_as=lambda keep, observer: [f"the run of {keep}"]
+        )
 
     monkeypatch.setattr("nearkin.api.tune", tune)
     monkeypatch.setattr("nearkin.cli.search_display.print_search", lambda search, pictures: print("searched"))
@@ -37,9 +39,10 @@ def test_the_command_asks_its_python_twin(nearkin, tuned, tmp_path):
         "-j",
         2,
     ]
+    options += ["--trial-epochs", 4, "--keep", "validation"]
     changes = ["-s", "seed=3", "--import", "json"]
     code, out, err = nearkin("tune", "glyphs", *options, *changes, "-o", tmp_path / "search")
-    assert (code, out, err) == (0, "searched\ntrained the run\n", "")
+    assert (code, out, err) == (0, "searched\ntrained the run of validation\n", "")
     recipe = tuned.pop("recipe")
     assert (recipe.seed, recipe.imports, recipe.data.name) == (3, ("json",), "glyphs")
     assert tuned == {
@@ -47,6 +50,8 @@ def test_the_command_asks_its_python_twin(nearkin, tuned, tmp_path):
         "trials": 7,
         "sampler": "random",
         "pruner": "none",
+        "trial_epochs": 4,
+        "keep": "validation",
         "jobs": 2,
         "output": tmp_path / "search",
         "search_only": True,
@@ -80,6 +85,7 @@ def test_tune_searches_then_trains_on_all_classes_and_tests(nearkin, small_recip
     ("options", "message"),
     [
         (["--range", "loss.margn=0:1"], "loss 'proxy_anchor' has no keyword 'margn': did you mean margin?"),
+        (["--keep", "some"], "keep='some' must be one of: all, validation, both"),
         (["--sampler", "gird"], "sampler='gird' must be one of: tpe, random, grid"),
         (["--set", "protocol.name=standard"], "a search selects on validation classes"),
     ],

@@ -54,7 +54,7 @@ def test_proxies_that_repel_each_other_directly_have_edges_between_them():
 
 
 def test_the_farther_sample_of_a_class_is_pulled_more():
-    edges = measure_edges(build("proxy_anchor"), BATCH)
+    edges = measure_edges(build("proxy_anchor:alpha=4"), BATCH)
     for label in range(3):
         own = (BATCH.labels == label).nonzero().flatten()
         S = (edges.nodes[own] @ edges.nodes[9 + label]).tolist()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearkin.losses import Choices, Range
+from nearkin.losses import Choices, Range, Softmax
 from nearkin.recipe import Recipe
 from nearkin.training import RunError
 from nearkin.tuning.plan import SearchPlan, parse_range, plan_search
@@ -61,7 +61,6 @@ def test_ranges_that_cannot_be(text, message):
     [
         ({"protocol": {"name": "standard"}}, {}, "a search selects on validation classes"),
         ({"protocol": {"name": "standard_best_on_test"}}, {}, "a search selects on validation classes"),
-        ({"loss": {"name": "softmax"}}, {}, "softmax has nothing to search"),
         ({}, {"sampler": "gird"}, "sampler='gird' must be one of: tpe, random, grid"),
         ({}, {"pruner": "mean"}, "pruner='mean' must be one of"),
         (
@@ -74,6 +73,12 @@ def test_ranges_that_cannot_be(text, message):
 def test_plans_that_cannot_be(values, keywords, message):
     with pytest.raises(ValueError, match=message):
         plan_search(Recipe.parse(values), **keywords)
+
+
+def test_a_loss_without_a_search_space_has_nothing_to_search(monkeypatch):
+    monkeypatch.setattr(Softmax, "searches_rate", False)
+    with pytest.raises(ValueError, match="softmax has nothing to search: say what, with --range"):
+        plan_search(Recipe.parse({"loss": {"name": "softmax"}}))
 
 
 def test_more_classes_validate_than_in_a_single_run_unless_the_recipe_says_otherwise():

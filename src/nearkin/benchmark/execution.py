@@ -7,13 +7,15 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from nearkin.atomic import write_json
+from nearkin.benchmark.found import FOUND, TUNING
 from nearkin.benchmark.mirror import LOG, Mirror, mirrored
-from nearkin.benchmark.plan import Plan, refuse_objects
+from nearkin.benchmark.plan import Plan, PlanError, PlannedRun, refuse_objects
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
 from nearkin.benchmark.workforce import Event, LocalProcesses, Workforce
 from nearkin.training import Run, RunError
@@ -48,9 +50,9 @@ def execute_plan(
         RunError: before anything runs, if one of the directories holds something else.
         PlanError: before anything runs, if a recipe holds objects that were given in Python.
     """
-    planned = plan.runs()
-    refuse_objects(run.recipe for run in planned)
+    refuse_objects(run.recipe for run in plan.runs())
     observer = observer or BoardObserver()
+    planned, failed = _settled(plan, folder, jobs, ray, observer)
     with mirrored(folder, [run.name for run in planned]) as mirror:
         progresses = [
             RunProgress(run, _checked(Run(mirror.local / run.name, run.description()))) for run in planned
@@ -61,7 +63,32 @@ def execute_plan(
         missing = [progress for progress in progresses if not progress.finish_if_done()]
         if missing:
             _Execution(board, missing, _workforce(plan, jobs, ray), observer, mirror).run_to_the_end()
-    return board
+    return replace(board, runs=[*board.runs, *failed])
+
+
+def _settled(
+    plan: Plan, folder: str | os.PathLike[str], jobs: int | None, ray: str | None, observer: BoardObserver
+) -> tuple[list[PlannedRun], list[RunProgress]]:
+    """The runs with their settings, after what is missing of the searches for them; and what failed of it."""
+    if plan.tuning is None and not plan.found:
+        return plan.runs(), []
+    if "://" in str(folder):
+        raise PlanError(f"a tuned plan needs a local folder for its searches, and {folder} is none")
+    from nearkin.benchmark import tuned  # noqa: PLC0415  (only tuned plans need it)
+
+    home = Path(folder)
+    if plan.found:
+        found, failed = tuned.found_for(plan), list[RunProgress]()
+        tuned.keep_found(plan, home, list(found.values()))
+    else:
+        assert plan.tuning is not None
+        if ray is not None and not (home / TUNING / FOUND).exists():
+            raise PlanError(
+                "searches run on this machine: tune without a Ray cluster first, and the same command with "
+                "it then trains with what was found"
+            )
+        found, failed = tuned.tune_plan(plan, plan.tuning, home, jobs=jobs, observer=observer)
+    return tuned.runs_with(plan, found), failed
 
 
 def _workforce(plan: Plan, jobs: int | None, ray: str | None) -> Workforce:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -20,6 +20,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     ValidationError,
+    model_validator,
 )
 
 from nearkin import losses
@@ -235,6 +236,42 @@ def _values(said: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
+class Tuning(Section):
+    """Equal budgets: every loss is searched for its settings before its seeds are trained and tested.
+
+    A search looks at validation classes only. It covers the loss's own search space, the learning rates of
+    network and loss and the warm-up, and begins with the plan's own settings. Give ``trials`` or ``steps``.
+
+    Attributes:
+        trials: Trials of each loss.
+        steps: Training steps of each loss, in all its trials.
+        sampler: How trials are drawn: see ``nearkin tune``. With all of these the steps of a search depend on
+            no score, so that losses with equal batches get equal compute.
+        epochs: Epochs of a trial, the first of the training's schedule; all of them by default.
+        validation_share: The share of the training classes that a search validates on.
+        seed: Draws validation classes and trials; the plan's first seed by default.
+        ranges: More places to look, or other ones, as for ``nearkin tune --range``.
+        rates: Whether learning rates and warm-up are searched.
+        defaults: Whether to train and test the plan's own settings beside what was found.
+    """
+
+    trials: Annotated[int, Field(ge=1, le=10**6, strict=True)] | None = None
+    steps: Annotated[int, Field(ge=1, le=10**12, strict=True)] | None = None
+    sampler: Literal["tpe", "random", "coordinate", "halving"] = "halving"
+    epochs: Annotated[int, Field(ge=1, strict=True)] | None = None
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    seed: int | None = None
+    ranges: Annotated[tuple[str, ...], BeforeValidator(_entries)] = ()
+    rates: bool = True
+    defaults: bool = True
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> Tuning:
+        if (self.trials is None) == (self.steps is None):
+            raise ValueError("tuning needs a budget: give either trials or steps")
+        return self
+
+
 class Plan(Section):
     """Many runs: a recipe, and lists of what varies. Every combination is a run.
 
@@ -258,6 +295,9 @@ class Plan(Section):
         include: Extra combinations.
         exclude: Combinations to leave out: those that match all that an entry says.
         adjust: Changes that depend on several axes.
+        tuning: Search the settings of every loss first, each with the same budget.
+        found: What an earlier search found, used instead of a new one: a file that such a search left
+            (``tuning/found.json``), or the name of one that comes with the library.
         cpus: Cores that a run takes.
         gpus: GPUs that a run takes, on a Ray cluster.
         retries: How often a run is tried again after its Ray worker was lost.
@@ -282,6 +322,8 @@ class Plan(Section):
     include: tuple[Inclusion, ...] = ()
     exclude: tuple[Match, ...] = ()
     adjust: tuple[Adjustment, ...] = ()
+    tuning: Tuning | None = None
+    found: str = ""
     cpus: PositiveFloat = 1
     gpus: NonNegativeFloat = 0
     retries: NonNegativeInt = 3

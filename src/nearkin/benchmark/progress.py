@@ -27,6 +27,7 @@ class RunProgress:
         reason: Why it failed, in one line.
         result: What it found out, if it is done.
         seconds: How long this benchmark worked on it; ``None`` if it has not, or has not finished.
+        told: What came of it, in a few words, where that is no result.
     """
 
     planned: PlannedRun
@@ -36,6 +37,7 @@ class RunProgress:
     reason: str = ""
     result: Result | None = None
     seconds: float | None = None
+    told: str = ""
     _began: float | None = field(default=None, repr=False)
     _began_epoch: int = field(default=0, repr=False)
 
@@ -96,11 +98,13 @@ class Board:
         runs: The runs in the plan's order.
         folder: The folder of their directories, or the address it is kept at.
         jobs: How many are worked on at a time, as far as is known.
+        what: What they are called.
     """
 
     runs: Sequence[RunProgress]
     folder: str
     jobs: int = 1
+    what: str = "runs"
 
     def of(self, path: Path) -> RunProgress:
         """The run in a directory."""

@@ -47,11 +47,12 @@ class BoardDisplay(BoardObserver):
 
 def _line(progress: RunProgress, count: str) -> Text:
     result = progress.result
-    outcome = (
-        Text(f"failed: {progress.reason}", "red")
-        if result is None
-        else Text("Recall@{} {:.2f}".format(*first_recall(result)), "cyan")
-    )
+    if result is not None:
+        outcome = Text("Recall@{} {:.2f}".format(*first_recall(result)), "cyan")
+    elif progress.told:
+        outcome = Text(progress.told, "cyan")
+    else:
+        outcome = Text(f"failed: {progress.reason}", "red")
     took = "" if progress.seconds is None else f"  {duration(progress.seconds)}"
     return Text.assemble((count, "dim"), f"  {progress.planned.name}  ", outcome, (took, "dim"))
 

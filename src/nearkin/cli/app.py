@@ -19,7 +19,9 @@ from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOptio
 from nearkin.cli.duplicates import duplicates
 from nearkin.cli.embed import embed
 from nearkin.cli.explain import explain_app
+from nearkin.cli.export import export
 from nearkin.cli.index import index
+from nearkin.cli.publish import publish
 from nearkin.cli.search import search
 from nearkin.cli.serve import serve
 from nearkin.cli.tournament import tournament
@@ -51,6 +53,8 @@ app.command(cls=Command)(search)
 app.command(cls=Command)(duplicates)
 app.command(cls=Command)(clusters)
 app.command(cls=Command)(serve)
+app.command(cls=Command)(export)
+app.command(cls=Command)(publish)
 app.add_typer(explain_app, name="explain")
 app.add_typer(cache_app, name="cache")
 

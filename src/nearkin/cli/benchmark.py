@@ -47,6 +47,12 @@ def benchmark(
         str | None,
         typer.Option(help="The address of a Ray cluster to run on, or 'local' to start one here."),
     ] = None,
+    search_only: Annotated[
+        bool,
+        typer.Option(
+            "--search-only", help="Of a plan with tuning: search the settings, and leave test classes sealed."
+        ),
+    ] = False,
     show: Annotated[bool, typer.Option("--show", help="List the runs and stop.")] = False,
 ) -> None:
     """Execute the runs of a plan that are missing, several at a time; the same command goes on later."""
@@ -58,9 +64,30 @@ def benchmark(
     if show:
         print_plan(chosen, folder)
         return
+    if search_only:
+        _search(chosen, folder, jobs)
+        return
     board = execute_watched(chosen, folder, jobs=jobs, ray=ray)
     print_board(board)
     if board.in_state("failed"):
+        raise typer.Exit(1)
+
+
+def _search(plan: Plan, folder: str, jobs: int | None) -> None:
+    """Search the settings of every loss of a plan, and say where they are."""
+    from nearkin.benchmark.found import FOUND, TUNING
+    from nearkin.benchmark.tuned import tune_plan
+    from nearkin.benchmark.watching import BoardDisplay
+    from nearkin.display.console import console, shown_path
+
+    if plan.tuning is None:
+        raise ValueError(
+            f"plan {plan.name} has no budget to search with: --set 'tuning={{trials=16}}', for example"
+        )
+    with stopped_in_good_order():
+        _, failed = tune_plan(plan, plan.tuning, Path(folder), jobs=jobs, observer=BoardDisplay())
+    console.print(f"found     {shown_path(Path(folder) / TUNING / FOUND)}")
+    if failed:
         raise typer.Exit(1)
 
 

@@ -28,6 +28,10 @@ def print_plan(plan: Plan, folder: str) -> None:
     for run in runs:
         console.print(Text(run.name))
     console.print(f"[dim]{len(runs)} runs, in {folder}[/]")
+    if plan.tuning is not None and not plan.found:
+        budget = f"{plan.tuning.trials} trials" if plan.tuning.trials else f"{plan.tuning.steps:,} steps"
+        beside = ", tuned and with the settings of the plan" if plan.tuning.defaults else ", tuned"
+        console.print(f"[dim]every loss is searched for its settings first, {budget} each{beside}[/]")
 
 
 def print_board(board: Board) -> None:
@@ -77,6 +81,8 @@ def _leaderboard(done: list[RunProgress]) -> Table:
 def _outcome(progress: RunProgress) -> Outcome:
     assert progress.result is not None
     label = contender_label(progress.planned.labels)
+    if progress.planned.labels.get("settings") == "tuned":
+        label = f"{label}, tuned"
     return outcome_from(progress.result, progress.result.recipe, source=progress.planned.name, label=label)
 
 

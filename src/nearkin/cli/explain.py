@@ -183,7 +183,7 @@ def explain_xor(
 
 @explain_app.command("perceptron", cls=Command)
 def explain_perceptron(
-    seed: Annotated[int, typer.Option(help="Chooses which misclassified sample moves the line.")] = 0,
+    seed: Annotated[int, typer.Option(help="Chooses which misclassified sample moves the line.")] = 1,
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture: png, svg or pdf.")] = Path(
         "perceptron.png"
     ),

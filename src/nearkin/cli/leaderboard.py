@@ -35,6 +35,7 @@ def print_standings(standings: Standings, *, every_experiment: bool = False) -> 
     if len(standings.ranking.experiments) > 1 and standings.ranking.rows:
         _print_ranking(standings.ranking)
     _print_sentences("tests", standings.test_notes)
+    _print_sentences("how sure", standings.doubt_notes)
     _print_sentences("notes", standings.notes)
     skipped = [f"{path}: {reason}" for path, reason in standings.skipped]
     if len(skipped) > _MOST_SKIPPED:

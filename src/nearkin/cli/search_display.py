@@ -28,7 +28,8 @@ def print_search(search: Search, pictures: list[Path]) -> None:
         table.add_column(f"{record.number}", justify="right", style="bold" if best else None)
     if mattered:
         table.add_column("explains", justify="right", style="dim")
-    score = f"Recall@{search.plan.recipe.evaluation.recall_at[0]}"
+    metric = shown_trials[0].metric if shown_trials else "recall_at_1"
+    score = "MAP@R" if metric == "map_at_r" else f"Recall@{metric.rpartition('_')[2]}"
     table.add_row(score, *(f"{100 * (record.score or 0):.2f}" for record in shown_trials))
     table.add_row("epoch", *(f"{record.epoch}" for record in shown_trials))
     for key in search.plan.space:

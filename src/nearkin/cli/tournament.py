@@ -80,6 +80,16 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
     every_experiment: Annotated[
         bool, typer.Option("--every", help="Print the leaderboard of every experiment, however many.")
     ] = False,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="First search the settings of every loss on validation classes, all with the same budget.",
+        ),
+    ] = False,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials of each loss, for --tune; the plan's or 16 by default.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time.")] = None,
     ray: Annotated[
         str | None,
@@ -93,6 +103,8 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
     from nearkin.cli.benchmark import stopped_in_good_order
     from nearkin.cli.leaderboard import print_standings
 
+    if trials is not None and not tune:
+        raise ValueError("--trials is the budget of a search: give --tune as well")
     if published is not None:
         standings = _published(published, what, metric, output if report else None)
     else:
@@ -117,6 +129,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
                 pool=pool or [],
                 baselines=baselines,
                 report=report,
+                tune=(trials or True) if tune else False,
             )
     if as_json:
         _print_json(standings)
@@ -151,6 +164,7 @@ def _print_json(standings: Standings) -> None:
         "rows": standings.rows(),
         "average_ranks": standings.ranking.averages,
         "notes": [*standings.notes, *standings.test_notes],
+        "how_sure": standings.doubt_notes,
         "board_notes": {str(board.experiment): board.notes for board in standings.leaderboards},
         "left_out": [{"path": str(path), "reason": reason} for path, reason in standings.skipped],
         "report": None if standings.report is None else str(standings.report),

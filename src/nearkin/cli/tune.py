@@ -26,11 +26,36 @@ def tune(
             "holds it still. Repeatable.",
         ),
     ] = None,
-    trials: Annotated[int, typer.Option("--trials", "-n", min=1, help="How many, in all.")] = 30,
-    sampler: Annotated[str, typer.Option(help="tpe (learns from the trials), random or grid.")] = "tpe",
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--trials",
+            "-n",
+            min=1,
+            help="How many, in all; 30 by default, or every step of every range for coordinate.",
+        ),
+    ] = None,
+    sampler: Annotated[
+        str,
+        typer.Option(
+            help="tpe (learns from the trials), random, grid, coordinate (one hyperparameter after the "
+            "other, as in the thesis) or halving (the better half is trained on)."
+        ),
+    ] = "tpe",
     pruner: Annotated[
         str, typer.Option(help="When a trial is given up: median, hyperband or none.")
     ] = "median",
+    trial_epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train trials this far only; one more training then finds the epoch."),
+    ] = None,
+    keep: Annotated[
+        str,
+        typer.Option(
+            help="What is tested: the network of a training on all classes, the one that leaves the "
+            "validation classes out (validation), or both."
+        ),
+    ] = "all",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Trials at the same time.")] = 1,
     output: Annotated[
         Path | None,
@@ -64,6 +89,8 @@ def tune(
             trials=trials,
             sampler=sampler,
             pruner=pruner,
+            trial_epochs=trial_epochs,
+            keep=keep,
             jobs=jobs,
             output=output,
             search_only=True,
@@ -72,8 +99,9 @@ def tune(
         if search_only:
             return
         display = observer_for(True)
-        run = search.finish(display)
-        pictures = draw_run(run, display)
+        runs = search.finish_as(keep, display)
+        drawn = [(run, draw_run(run, display)) for run in runs]
     except KeyboardInterrupt:
         raise stopped() from None
-    print_run(run, pictures)
+    for run, pictures in drawn:
+        print_run(run, pictures)

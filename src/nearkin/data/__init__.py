@@ -12,7 +12,9 @@ from nearkin.data import glyphs as glyphs
 from nearkin.data import identities as identities
 from nearkin.data import inshop as inshop
 from nearkin.data import multi_scale as multi_scale
+from nearkin.data import shapes as shapes
 from nearkin.data import sop as sop
+from nearkin.data import textures as textures
 from nearkin.data import transforms as transforms
 from nearkin.data.as_is import AsIs
 from nearkin.data.checking import BadImage, check_images, leave_out
@@ -32,7 +34,15 @@ from nearkin.data.registry import registry
 from nearkin.data.remembered_checks import bad_images
 from nearkin.data.resized_copies import resized_copy
 from nearkin.data.sample_hashes import fingerprint
-from nearkin.data.samples import DataSet, ImageArray, Samples, SampleSet, common_labels, split_classes
+from nearkin.data.samples import (
+    UNKNOWN,
+    DataSet,
+    ImageArray,
+    Samples,
+    SampleSet,
+    common_labels,
+    split_classes,
+)
 from nearkin.data.shown import shown
 from nearkin.data.tables import table
 from nearkin.data.texts import Texts
@@ -41,6 +51,7 @@ from nearkin.data.vectors import Vectors
 
 __all__ = [
     "SCHEMES",
+    "UNKNOWN",
     "AsIs",
     "BadImage",
     "Batch",

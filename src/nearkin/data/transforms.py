@@ -156,12 +156,14 @@ class CropTransform:
         size = self.preprocessing.size
         batch = torch.empty(len(indices), self.preprocessing.channels, size, size)
         for place, (index, seed) in enumerate(zip(indices, seeds, strict=True)):
-            pixels = with_channels(self.cut(images, index, seed), self.preprocessing.channels)
-            if self.augmentation is not None:
-                pixels = self.augmentation(pixels, seed)
             # One by one: an image fits into the processor's cache, and a batch does not.
-            self.preprocessing.normalize(pixels, out=batch[place])
+            self.preprocessing.normalize(self.pixels(images, index, seed), out=batch[place])
         return batch
+
+    def pixels(self, images: Samples, index: int, seed: int) -> Tensor:
+        """What the network sees of one image, before it is normalised: ``uint8`` ``(C, size, size)``."""
+        pixels = with_channels(self.cut(images, index, seed), self.preprocessing.channels)
+        return pixels if self.augmentation is None else self.augmentation(pixels, seed)
 
     def cut(self, images: Samples, index: int, seed: int) -> Tensor:
         """The view on one image, ``uint8`` ``(C, size, size)``."""
@@ -287,6 +289,12 @@ class Normalization:
                 self._check(image.shape[1:], images, index)
             pixels = torch.stack(chosen)
         return self.preprocessing.normalize(with_channels(pixels, self.preprocessing.channels))
+
+    def pixels(self, images: Samples, index: int, seed: int) -> Tensor:
+        """What the network sees of one image, before it is normalised: ``uint8`` ``(C, size, size)``."""
+        pixels = _pixels_of(images, index)
+        self._check(pixels.shape[1:], images, index)
+        return with_channels(pixels, self.preprocessing.channels)
 
     def _check(self, shape: torch.Size, images: Samples, index: int) -> None:
         size = self.preprocessing.size

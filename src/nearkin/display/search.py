@@ -85,7 +85,8 @@ class SearchDisplay(SearchListener):
 
     def trial_end(self, trial: Any) -> None:
         """Print the trial's line."""
-        self._records.append(trial)
+        # A trial that goes on after others were given up is told again.
+        self._records = [*(one for one in self._records if one.number != trial.number), trial]
         left = self._pace.left(len(self._records), self._total)
         told = "" if left is None or self._bar is not None else f", {in_words(left)} left"
         style = "" if trial.state == "done" else "dim"

@@ -43,6 +43,12 @@ _WIDEST = 4.5
 _DRAWN = 0.01
 """Of the largest gradient; thinner edges could not be seen."""
 
+_FIRST_COLOUR = 2
+"""Of the classes: the colours before it are those of edges."""
+
+_PROGRESS = 0.5
+"""The cosine of a proxy with the mean of its class: 0 where proxies start, 1 where they would end."""
+
 _APART = 0.19
 """Between any two nodes, where the half of a panel is 1."""
 
@@ -76,22 +82,28 @@ FIGURES = {
     "21": PrintedFigure(("softmax:normalized=true", "arcface"), 3, 3, "an angular margin for the own proxy"),
     "22": PrintedFigure(("softmax:normalized=true", "soft_triple"), 2, 6, "one proxy per class, or several"),
     "23": PrintedFigure(
-        ("triplet", "npair", "lifted_structure", "proxy_nca", "proxy_anchor"),
+        ("triplet", "npair", "lifted_structure", "proxy_nca", "proxy_anchor:alpha=8"),
         3,
         4,
         "which relations five losses use",
     ),
     "32": PrintedFigure(
-        ("proxy_repulsion:through_samples=false", "proxy_repulsion"), 3, 3, "the thesis's own loss"
+        ("proxy_repulsion:through_samples=false,alpha=8", "proxy_repulsion:alpha=8"),
+        3,
+        3,
+        "the thesis's own loss",
     ),
     "survey-1": PrintedFigure(
-        ("multi_similarity", "proxy_anchor", "direction_multi_similarity"),
+        ("multi_similarity", "proxy_anchor:alpha=8", "direction_multi_similarity"),
         3,
         4,
         "losses over pairs, over proxies, and with a direction",
     ),
     "survey-9": PrintedFigure(
-        ("triplet:mining=all", "direction_triplet"), 2, 2, "anchor, positive and negative"
+        ("triplet:mining=all,metric=squared_euclidean,margin=1", "direction_triplet:margin=1"),
+        2,
+        2,
+        "what a direction adds to anchors, positives and negatives",
     ),
 }
 """Figures of the thesis by their number, of the survey with ``survey-`` before it."""
@@ -127,7 +139,7 @@ def measure_edges(loss: Loss, batch: Batch) -> Edges:
 
     Of such a loss the gradient at node u is ``Σ_v w_uv v``, and a multiple of u itself: with nodes that are
     linearly independent, the w are found from the gradients alone, whatever the loss is made of. Proxies are
-    at the means of their classes.
+    half-way from a random direction, where they start, to the mean of their class.
 
     Args:
         loss: With the batch's number of classes and dimensions, if it has proxies.
@@ -150,9 +162,7 @@ def measure_edges(loss: Loss, batch: Batch) -> Edges:
     if isinstance(loss, ProxyLoss):
         proxies, their_labels = class_proxies(loss, rows, labels)
         with torch.no_grad():
-            # A class of one sample has its proxy in the same place; no two nodes may coincide.
-            proxies = proxies + 0.05 * _noise(proxies)
-            proxies = normalize(proxies, dim=1) if loss.on_sphere else proxies
+            proxies = _halfway(proxies)
             loss.proxies.copy_(proxies.view_as(loss.proxies))
         nodes, labels = torch.cat([rows, proxies]), torch.cat([labels, their_labels])
     _check_independent(nodes)
@@ -162,8 +172,13 @@ def measure_edges(loss: Loss, batch: Batch) -> Edges:
     return Edges(nodes, labels, len(rows), weights.fill_diagonal_(0).float())
 
 
-def _noise(like: Tensor) -> Tensor:
-    return normalize(torch.randn(like.shape, generator=torch.Generator().manual_seed(1)).to(like), dim=1)
+def _halfway(means: Tensor) -> Tensor:
+    """Vectors as long as these, at an angle to them, each in a random direction of its own."""
+    drawn = torch.randn(means.shape, generator=torch.Generator().manual_seed(1)).to(means)
+    directions = normalize(means, dim=1)
+    aside = normalize(drawn - (drawn * directions).sum(dim=1, keepdim=True) * directions, dim=1)
+    turned = _PROGRESS * directions + (1 - _PROGRESS**2) ** 0.5 * aside
+    return turned * means.norm(dim=1, keepdim=True)
 
 
 def _gradients(loss: Loss, rows: Tensor, labels: Tensor) -> Tensor:
@@ -194,7 +209,7 @@ def figure_batch(name: str) -> tuple[list[LossChoice], Batch]:
     if name not in FIGURES:
         raise ValueError(f"figure {name!r} has no edges: choose one of {', '.join(FIGURES)}")
     figure = FIGURES[name]
-    batch = structured_batch(figure.classes, figure.images_per_class, embedding_dim=32, seed=2)
+    batch = structured_batch(figure.classes, figure.images_per_class, embedding_dim=32, spread=1.2, seed=2)
     return [LossChoice.parse(loss) for loss in figure.losses], batch
 
 
@@ -257,14 +272,14 @@ def _draw_panel(axes: Axes, choice: LossChoice, edges: Edges) -> None:
             y_,
             marker=marker_of(label),
             markersize=9.5 if is_proxy else 6.5,
-            color=INK if is_proxy else colour_of(label),
-            markeredgecolor=colour_of(label) if is_proxy else PAPER,
+            color=INK if is_proxy else colour_of(label + _FIRST_COLOUR),
+            markeredgecolor=colour_of(label + _FIRST_COLOUR) if is_proxy else PAPER,
             markeredgewidth=1.6 if is_proxy else 0.9,
             zorder=4 if is_proxy else 3,
         )
     pulls = sum(weight < 0 for *_, weight in listed)
     axes.text(0, 1.37, choice.name, ha="center", va="bottom", fontsize=8, color=INK, family=MONOSPACE)
-    counts = f"{pulls} edges pull, {len(listed) - pulls} push"
+    counts = f"edges: {pulls} pull, {len(listed) - pulls} push"
     words = f"{choice.settings}\n{counts}" if choice.settings else counts
     axes.text(0, 1.34, words, ha="center", va="top", fontsize=6, color=GREY, linespacing=1.25)
 

@@ -28,7 +28,8 @@ from nearkin.pictures.style import (
     styled,
 )
 
-_SPREAD = 0.13
+_SPREAD = 0.1
+_FAR = 20.0
 _CORNERS = np.array([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
 
 
@@ -135,15 +136,15 @@ def _cloud(axes: Axes, points: Array, corner: Array) -> None:
         own = points[corner == number]
         colour, marker = colour_of(number // 2), marker_of(number)
         axes.plot(*own.T, linestyle="", marker=marker, ms=4.2, color=colour, mec=PAPER, mew=0.4, zorder=3)
+    _frame(axes, points)
+
+
+def _frame(axes: Axes, points: Array) -> None:
+    """A square around the points, without numbers."""
     middle = (points.max(axis=0) + points.min(axis=0)) / 2
     reach = 0.6 * (points.max(axis=0) - points.min(axis=0)).max()
-    axes.set(
-        xlim=(middle[0] - reach, middle[0] + reach),
-        ylim=(middle[1] - reach, middle[1] + reach),
-        aspect="equal",
-        xticks=[],
-        yticks=[],
-    )
+    (x, y) = middle
+    axes.set(xlim=(x - reach, x + reach), ylim=(y - reach, y + reach), aspect="equal", xticks=[], yticks=[])
     axes.spines[:].set_visible(True)
     axes.spines[:].set_color(PALE)
 
@@ -162,15 +163,15 @@ def _say(axes: Axes, title: str, below: str) -> None:
     axes.text(0.5, -0.035, below, transform=axes.transAxes, ha="center", va="top", fontsize=6, color=GREY)
 
 
-def separable_points(seed: int = 4, count: int = 24) -> tuple[Array, Array]:
+def separable_points(seed: int = 3, count: int = 24) -> tuple[Array, Array]:
     """Two classes ``(count, 2)`` that a line divides, and their labels ``(count,)``."""
     rng = np.random.default_rng(seed)
     labels = np.arange(count) % 2
-    centres = np.array([[-0.9, -0.55], [0.75, 0.75]])
-    return centres[labels] + 0.5 * rng.normal(size=(count, 2)), labels
+    centres = np.array([[-0.35, 0.2], [0.75, 0.85]])
+    return centres[labels] + 0.28 * rng.normal(size=(count, 2)), labels
 
 
-def draw_perceptron(path: Path, *, seed: int = 0) -> Perceptron:
+def draw_perceptron(path: Path, *, seed: int = 1) -> Perceptron:
     """Draw a perceptron with the weights that it has learnt, and its line after every step.
 
     Args:
@@ -185,6 +186,10 @@ def draw_perceptron(path: Path, *, seed: int = 0) -> Perceptron:
         right = figure.add_axes((0.5, 0.06, 0.48, 0.84))
         _draw_neuron(left, learnt)
         _draw_steps(right, learnt, points, labels)
+        wrong = ", ".join(str(count) for count in learnt.errors_)
+        words = ("y = sgn(wᵀx), after the last step", f"{learnt.n_iter_} steps; on the wrong side: {wrong}")
+        for place, title in zip((0.25, 0.74), words, strict=True):
+            figure.text(place, 0.93, title, ha="center", va="bottom", fontsize=9, color=INK)
         save(figure, path)
     return learnt
 
@@ -202,7 +207,11 @@ def _draw_neuron(axes: Axes, learnt: Perceptron) -> None:
         x, y = (0.46 * a + 0.54 * b for a, b in zip(place, sum_, strict=True))
         note = {"ha": "center", "va": "center", "fontsize": 7, "color": INK, "zorder": 2}
         axes.text(
-            x, y, f"w{'₀₁₂'[number]} = {weight:.2f}", bbox={"fc": PAPER, "ec": "none", "pad": 1}, **note
+            x,
+            y,
+            f"w{'₀₁₂'[number]} = {weight:.2f}".replace("-", "−"),
+            bbox={"fc": PAPER, "ec": "none", "pad": 1},
+            **note,
         )
         _node(axes, place, "1" if number == 0 else f"x{'₀₁₂'[number]}", 0.62, filled=number == 0)
     for start, end in ((sum_, step), (step, (9.6, 3.6))):
@@ -212,7 +221,6 @@ def _draw_neuron(axes: Axes, learnt: Perceptron) -> None:
     axes.plot([7.1, 7.6, 7.6, 8.1], [3.25, 3.25, 3.95, 3.95], color=INK, lw=1.2, zorder=4)
     axes.text(9.75, 3.6, "y", ha="left", va="center", fontsize=9, color=INK)
     axes.text(7.6, 2.45, "sgn", ha="center", va="top", fontsize=7, color=GREY)
-    axes.set_title("y = sgn(wᵀx), after the last step", fontsize=9, color=INK, pad=5)
 
 
 def _node(axes: Axes, place: tuple[float, float], word: str, radius: float, *, filled: bool = False) -> None:
@@ -227,33 +235,28 @@ def _draw_steps(axes: Axes, learnt: Perceptron, points: Array, labels: Array) ->
         own = points[labels == label]
         style = {"marker": marker_of(label), "color": colour_of(label), "mec": PAPER, "mew": 0.5, "zorder": 3}
         axes.plot(*own.T, linestyle="", ms=5, **style)
-    reach = 1.12 * np.abs(points).max()
-    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[], yticks=[])
-    axes.spines[:].set_visible(True)
-    axes.spines[:].set_color(PALE)
+    _frame(axes, points)
     _shade(axes, learnt.path_[-1])
     steps = learnt.path_[1:]
     for number, weights in enumerate(steps[:-1], start=1):
-        _line(axes, weights, reach, faint=0.25 + 0.55 * number / len(steps))
-    moved = np.diff(learnt.path_, axis=0)[:, 1:]
-    for number, step in enumerate(moved, start=1):
-        nearest = int(np.minimum(*(np.abs(points - sign * step).sum(axis=1) for sign in (1, -1))).argmin())
-        axes.plot(*points[nearest], marker="o", ms=9.5, mfc="none", mec=GREY, mew=0.8, zorder=2)
-        axes.annotate(
-            str(number),
-            points[nearest],
-            textcoords="offset points",
-            xytext=(6.5, 4.5 if number % 2 else -9),
-            fontsize=6,
-            color=GREY,
-        )
-    wrong = ", ".join(str(count) for count in learnt.errors_)
-    axes.set_title(
-        f"{learnt.n_iter_} steps; samples on the wrong side: {wrong}", fontsize=9, color=INK, pad=5
-    )
+        _line(axes, weights, faint=0.25 + 0.55 * number / len(steps))
+    for place, numbers in _movers(learnt, points).items():
+        axes.plot(*points[place], marker="o", ms=9.5, mfc="none", mec=GREY, mew=0.8, zorder=2)
+        words = ", ".join(map(str, numbers))
+        axes.annotate(words, points[place], (6.5, 4.5), textcoords="offset points", fontsize=6.5, color=GREY)
 
 
-def _line(axes: Axes, weights: Array, reach: float, faint: float) -> None:
+def _movers(learnt: Perceptron, points: Array) -> dict[int, list[int]]:
+    """Which sample moved the line, and in which of the steps, counted from 1."""
+    found: dict[int, list[int]] = {}
+    for number, step in enumerate(np.diff(learnt.path_, axis=0), start=1):
+        target = np.sign(step[0])  # what was added is the sample, x₀ = 1 first, times its target
+        place = int(np.abs(points - target * step[1:]).sum(axis=1).argmin())
+        found.setdefault(place, []).append(number)
+    return found
+
+
+def _line(axes: Axes, weights: Array, faint: float) -> None:
     """Where ``w₀ + w·x = 0``."""
     bias, normal = weights[0], weights[1:]
     length = np.linalg.norm(normal)
@@ -261,5 +264,5 @@ def _line(axes: Axes, weights: Array, reach: float, faint: float) -> None:
         return
     foot = -bias * normal / length**2
     along = np.array([-normal[1], normal[0]]) / length
-    ends = np.stack([foot - 4 * reach * along, foot + 4 * reach * along])
+    ends = np.stack([foot - _FAR * along, foot + _FAR * along])
     axes.plot(*ends.T, color=GREY, lw=0.8, alpha=faint, ls=(0, (4, 2)), zorder=1.5)

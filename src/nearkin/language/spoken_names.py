@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 _LEADING_NUMBER = re.compile(r"^\d+[\s._-]+")
 _SEPARATORS = re.compile(r"[\s_]+")
-_NAMELESS = {"sop", "inshop"}
+_NAMELESS = {"sop", "inshop", "shapes", "textures"}
 
 
 def spoken_class_names(data_set_name: str, class_names: Sequence[str]) -> list[str]:

@@ -59,6 +59,7 @@ class Loss(nn.Module):
         stops_gradients: whether a part of the value is a constant on purpose, so that the gradient is not the
             derivative of the value.
         search_space: where ``nearkin tune`` looks for the hyperparameters that are worth it.
+        searches_rate: whether it looks for the learning rate of the loss's own parameters as well.
         validate: whether the *values* of the inputs are checked (finite embeddings, labels in range). Shapes
             and dtypes always are. On CUDA the check waits for the device once per call;
             ``loss.validate = False`` (or ``Loss.validate = False`` for all) switches it off.
@@ -68,6 +69,7 @@ class Loss(nn.Module):
     compares_samples: bool = True
     stops_gradients: ClassVar[bool] = False
     search_space: ClassVar[SearchSpace] = {}
+    searches_rate: ClassVar[bool] = False
     reduction: str = "mean"
     validate: bool = True
 
@@ -85,6 +87,11 @@ class Loss(nn.Module):
             ValueError: for a loss that is no function of them.
         """
         raise ValueError(f"{type(self).__name__} is no function of the similarities of a batch")
+
+    @classmethod
+    def space_with(cls, keywords: Mapping[str, Any]) -> SearchSpace:
+        """Where to look, given the keywords that are held: all of ``search_space``, for most losses."""
+        return cls.search_space
 
     def param_groups(self, lr: float) -> list[dict[str, Any]]:
         """One optimiser group per learnable parameter of the loss, each with learning rate ``lr``.
@@ -104,6 +111,10 @@ class Loss(nn.Module):
     def compares_with(cls, hyperparameters: Mapping[str, Any]) -> bool:
         """:attr:`compares_samples` of a loss that is built with these hyperparameters."""
         return cls.compares_samples
+
+    def findings(self) -> tuple[str, ...]:
+        """What there is to say about the loss itself when a training has ended, a sentence each."""
+        return ()
 
     @property
     def name(self) -> str:

@@ -19,11 +19,14 @@ class Range:
             points.
         log: Whether to look at orders of magnitude evenly.
         whole: Only whole numbers.
+        inverse: The grid's step is one of 1/value, at its multiples.
 
     >>> Range(0.0, 0.3, step=0.1).points()
     [0.0, 0.1, 0.2, 0.3]
     >>> Range(0.01, 1.0, step=10, log=True).points()
     [0.01, 0.1, 1.0]
+    >>> Range(0.02, 1.0, step=10, inverse=True).points()
+    [0.1, 0.05, 0.0333333333333, 0.025, 0.02]
     """
 
     low: float
@@ -31,6 +34,7 @@ class Range:
     step: float | None = None
     log: bool = False
     whole: bool = False
+    inverse: bool = False
 
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
@@ -39,14 +43,23 @@ class Range:
             raise ValueError(f"low={self.low} must be above 0 to search orders of magnitude")
         if self.step is not None and self.step <= (1 if self.log else 0):
             raise ValueError(f"step={self.step} must be above {'1 (a factor)' if self.log else 0}")
+        if self.inverse and (self.step is None or self.low <= 0):
+            raise ValueError("an inverse range needs a step, and a low end above 0")
 
     def points(self) -> list[float]:
         """The grid: from ``low`` in steps (factors, if ``log``), as far as ``high`` allows."""
+        if self.inverse:
+            return self._inverse_points()
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         step = (high - low) / 10 if self.step is None else math.log(self.step) if self.log else self.step
         places = [low + index * step for index in range(math.floor((high - low) / step + 1e-9) + 1)]
         values = [float(f"{math.exp(place) if self.log else place:.12g}") for place in places]
         return sorted({round(value) for value in values}) if self.whole else values
+
+    def _inverse_points(self) -> list[float]:
+        assert self.step is not None
+        first, last = math.ceil(1 / self.high / self.step - 1e-9), math.floor(1 / self.low / self.step + 1e-9)
+        return [float(f"{1 / (place * self.step):.12g}") for place in range(max(first, 1), last + 1)]
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,7 @@ def space(**where: Range | Choices) -> SearchSpace:
     """The search space of a loss, keyword by keyword; it cannot be changed afterwards.
 
     >>> space(margin=MARGIN)["margin"]
-    Range(low=0.0, high=1.0, step=0.1, log=False, whole=False)
+    Range(low=0.0, high=1.0, step=0.1, log=False, whole=False, inverse=False)
     """
     return MappingProxyType(where)
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from nearkin.losses.base import register, require_count, require_non_negative, require_positive
 from nearkin.losses.exponentials import log_sum_exp_
 from nearkin.losses.proxy import ProxyLoss
-from nearkin.losses.search_space import MARGIN, SCALE, TEMPERATURE, space
+from nearkin.losses.search_space import MARGIN, SCALE, Range, space
 from nearkin.losses.similarity import (
     Measured,
     Side,
@@ -66,7 +66,11 @@ class SoftTriple(ProxyLoss):
         True
     """
 
-    search_space = space(scale=SCALE, gamma=TEMPERATURE, margin=MARGIN, tau=MARGIN)
+    # Thesis, Table 15: its gamma is our 1/gamma, in steps of 10, and the rate of the centres is searched too.
+    search_space = space(
+        margin=MARGIN, scale=SCALE, gamma=Range(0.01, 1.0, step=10.0, log=True, inverse=True), tau=MARGIN
+    )
+    searches_rate = True
 
     log_copies: Tensor | None
     """Of a pruned loss, the logarithm of how many merged centres each one stands for, ``(C, K)``."""
@@ -186,6 +190,17 @@ class SoftTriple(ProxyLoss):
         into = self.merged_into(degrees=degrees)
         return (into == torch.arange(into.shape[1], device=into.device)).sum(dim=1)
 
+    def findings(self) -> tuple[str, ...]:
+        """How many centres the classes have left."""
+        if self.proxies_per_class == 1 or self._owned is not None:
+            return ()
+        counts = self.distinct_centres()
+        mean, fewest, most = counts.double().mean().item(), int(counts.min()), int(counts.max())
+        return (
+            f"soft_triple: of {self.proxies_per_class} centres per class {mean:.1f} are distinct on average "
+            f"(from {fewest} to {most})",
+        )
+
     @torch.no_grad()
     def pruned(self, *, degrees: float = 1.0) -> SoftTriple:
         """The same loss with merged centres as one: as many as the class with most of them keeps.
@@ -208,7 +223,7 @@ class SoftTriple(ProxyLoss):
         C, K, D = self.proxies.shape
         units = normalise(self.proxies)
         sums = torch.zeros_like(units).scatter_add_(1, into.unsqueeze(2).expand(C, K, D), units)
-        copies = torch.zeros(C, K, device=into.device).scatter_add_(1, into, torch.ones_like(units[..., 0]))
+        copies = units.new_zeros(C, K).scatter_add_(1, into, units.new_ones(C, K))
         if self.log_copies is not None:
             copies = torch.zeros_like(copies).scatter_add_(1, into, self.log_copies.exp().to(copies))
         kept = int((copies > 0).sum(dim=1).max())

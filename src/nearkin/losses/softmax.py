@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from nearkin.losses.base import register, require_positive
 from nearkin.losses.exponentials import exp_, exponentials_fit
 from nearkin.losses.proxy import ProxyLoss
+from nearkin.losses.search_space import SCALE, SearchSpace, space
 from nearkin.losses.similarity import Measured
 
 
@@ -47,6 +50,7 @@ class Softmax(ProxyLoss):
     """
 
     tiling = "rows"
+    searches_rate = True
 
     def __init__(
         self,
@@ -65,6 +69,11 @@ class Softmax(ProxyLoss):
         self.normalized = normalized
         self.scale = scale
         self.on_sphere = normalized
+
+    @classmethod
+    def space_with(cls, keywords: Mapping[str, Any]) -> SearchSpace:
+        """The scale, where there is one."""
+        return space(scale=SCALE) if keywords.get("normalized") else {}
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of the (scaled) similarities."""

@@ -32,6 +32,8 @@ from nearkin.observer import Observer
 from nearkin.protocols.sealed import concatenated, score_test, side_by_side
 from nearkin.training import Run, TestEmbeddings
 
+_FEWEST_CLASSES = 3  # for an interval of clusters, which leaves one out
+
 
 @dataclass(frozen=True)
 class Reranked:
@@ -119,12 +121,13 @@ def examine(
     labels, seed = opened.queries.labels, int(run.terms.get("seed", 0))
     reidentification, across_cameras = _reidentified(opened, recall_at, seed, observer)
     clustering = clustering_scores(opened.query_embeddings, labels, seed=seed, keep_assignment=True)
+    several = len(labels.unique()) >= _FEWEST_CLASSES
     found = Examination(
         run,
         opened,
         bootstrap_intervals(opened.scores, labels, seed=seed)
         | across_cameras
-        | clustering_intervals(clustering, labels, seed=seed),
+        | (clustering_intervals(clustering, labels, seed=seed) if several else {}),
         clustering,
         diagnostics(opened.query_embeddings, labels, recall_at=recall_at),
         run.path / "evaluation.json",

@@ -92,11 +92,11 @@ def prepared(embedder: Embedder, data_set: DataSet, observer: Observer) -> DataS
     everything = data_set.all_classes
     observer.stage(f"computing what {embedder.trunk} makes of {len(everything):,} samples, once")
     seen = embedder.prepared(everything, flips=True, progress=observer.progress)
-    learnt = data_set.train.num_classes
+    learnt = len(data_set.train)
     return replace(
         data_set,
-        train=seen.of_classes(range(learnt)),
-        validation=seen.of_classes(range(learnt, seen.num_classes)) if data_set.validation else None,
+        train=seen.select(range(learnt)),
+        validation=seen.select(range(learnt, len(seen))) if data_set.validation else None,
     )
 
 

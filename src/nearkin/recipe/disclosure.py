@@ -46,6 +46,7 @@ def disclosure(
         "loss": recipe.loss.name,
         "hyperparameters": hyperparameters(recipe),
         "modifiers": {str(one.name): complete["loss"][one.name] for one in recipe.loss.modifiers},
+        **({"unlabelled": complete["unlabelled"]} if "unlabelled" in complete else {}),
         "network": network.name,
         "weights": network.weights or f"random, seed {recipe.seed}",
         "hash of the weights": weights_hash(built),

@@ -34,6 +34,7 @@ from nearkin.recipe.sections import (
     ScheduleRecipe,
     Seed,
     TrainingRecipe,
+    UnlabelledRecipe,
 )
 from nearkin.recipe.terms import Terms, dotted, merged, terms_of
 from nearkin.recipe.upgrading import upgraded
@@ -81,6 +82,7 @@ class Recipe(Section):
     network: NetworkRecipe = NetworkRecipe()
     loss: LossRecipe = LossRecipe()
     sampler: SamplerRecipe = SamplerRecipe()
+    unlabelled: UnlabelledRecipe = UnlabelledRecipe()
     optimizer: OptimizerRecipe = OptimizerRecipe()
     schedule: ScheduleRecipe = ScheduleRecipe()
     training: TrainingRecipe = TrainingRecipe()
@@ -235,9 +237,11 @@ class Recipe(Section):
         """
         whole = self.resolved()
         plain = whole.model_dump(mode="json")
+        if whole.unlabelled.name is None:
+            del plain["unlabelled"]  # it concerns nothing, and runs that began before it was there go on
         for section in type(whole).model_fields:
             value = getattr(whole, section)
-            if isinstance(value, Choice):
+            if isinstance(value, Choice) and section in plain:
                 _add_defaults(plain[section], value)
         _add_defaults(plain["data"]["transform"], whole.data.transform)
         for modifier in whole.loss.modifiers:

@@ -27,6 +27,7 @@ from nearkin.recipe.errors import first_mistake
 from nearkin.sampling.base import registry as samplers
 from nearkin.training import optimizers, schedules, trackers
 from nearkin.training.settings import Selection
+from nearkin.unlabelled import registry as methods
 
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9, strict=True)]
@@ -265,6 +266,29 @@ def _modifier(name: str, table: Mapping[str, Any]) -> ModifierRecipe:
         raise ValueError(f"[loss.{name}] {first_mistake(error, ModifierRecipe)}") from None
 
 
+class UnlabelledRecipe(Choice):
+    """How samples without a label are learnt from, of protocols that have such samples.
+
+    Attributes:
+        name: ``instance``, ``pseudo_labels`` or ``stml``; by default they are left out. The recipe's loss
+            learns from the samples with a label, if there are any.
+        weight: Of the method beside that loss.
+        batch_size: Samples without a label in each batch, beside those of the sampler; all of them where they
+            are fewer.
+    """
+
+    weight: NonNegative = 1.0
+    batch_size: Count = 120
+
+    registry = methods
+
+    @model_validator(mode="after")
+    def _check_values(self) -> UnlabelledRecipe:
+        if self.name is not None and not self.name.startswith(PYTHON):
+            _made(self)
+        return self
+
+
 class OptimizerRecipe(Choice):
     """How weights move.
 
@@ -432,6 +456,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "network": NetworkRecipe,
     "loss": LossRecipe,
     "sampler": SamplerRecipe,
+    "unlabelled": UnlabelledRecipe,
     "optimizer": OptimizerRecipe,
     "schedule": ScheduleRecipe,
     "training": TrainingRecipe,

@@ -62,6 +62,7 @@ class _Tournament(ModuleType):
         pool: Sequence[str] | str = (),
         baselines: bool = True,
         report: bool = True,
+        tune: bool | int = False,
         **settings: Any,
     ) -> Standings:
         """Let losses compete on equal terms, and rank them.
@@ -85,6 +86,7 @@ class _Tournament(ModuleType):
             pool=pool,
             baselines=baselines,
             report=report,
+            tune=tune,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from nearkin.benchmark.found import FOUND, TUNING, Found, read_found
 from nearkin.benchmark.plan import NO_MODIFIER
 from nearkin.evaluation import RetrievalScores
 from nearkin.recipe import Recipe
@@ -69,6 +70,8 @@ class Outcome:
         cost: Seconds and bytes, as in ``cost.json``.
         description: One line on what the contender is, where the name does not say it.
         loss: The name of the loss, whatever the contender is called.
+        variant: Of a plan whose losses were tuned: ``tuned``, or ``default`` for its own settings beside.
+        found: What the search found that tuned it.
     """
 
     experiment: Experiment
@@ -84,6 +87,8 @@ class Outcome:
     cost: dict[str, float | int] | None = field(default=None, repr=False)
     description: str = ""
     loss: str = ""
+    variant: Literal["", "default", "tuned"] = ""
+    found: Found | None = field(default=None, repr=False)
 
     @property
     def disclosure(self) -> dict[str, Any]:
@@ -136,6 +141,7 @@ def read_outcomes(paths: Iterable[str | os.PathLike[str]]) -> Reading:
     for folder in _folders(paths):
         try:
             outcome = _read(folder, labels.of(folder))
+            outcome = outcome and replace(outcome, **labels.tuning_of(folder))
         except (ValueError, KeyError, TypeError, OSError) as error:
             reason = f"lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
             skipped.append(Skipped(folder, reason))
@@ -176,6 +182,8 @@ def run_folders(path: Path) -> list[Path]:
         if "recipe.toml" in files or "result.json" in files:
             found.append(here)
             folders.clear()
+        elif "search.json" in files:  # its trials are no results: they were never tested
+            folders[:] = [name for name in folders if name in {"best", "validated"}]
         elif len(here.relative_to(path).parts) >= _DEEPEST:
             folders.clear()
         folders.sort()
@@ -187,6 +195,7 @@ class _Labels:
 
     def __init__(self) -> None:
         self._known: dict[Path, dict[str, str]] = {}
+        self._variants: dict[Path, dict[str, dict[str, Any]]] = {}
 
     def of(self, run: Path) -> str:
         """A run's label; empty if no plan gave it one."""
@@ -198,9 +207,26 @@ class _Labels:
     def _read(self, file: Path) -> dict[str, str]:
         try:
             runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
+            self._variants[file.parent] = _variants(runs, file.parent)
             return {one["name"]: contender_label(one) for one in runs}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
+
+    def tuning_of(self, run: Path) -> dict[str, Any]:
+        """Whether a run was tuned and what was found, as an outcome's attributes; nothing where none was."""
+        return self._variants.get(run.parent, {}).get(run.name, {})
+
+
+def _variants(runs: Iterable[Mapping[str, str]], folder: Path) -> dict[str, dict[str, Any]]:
+    """Of a plan whose losses were tuned, each run's variant and what the search found for it."""
+    file = folder / TUNING / FOUND
+    found = read_found(file) if file.exists() else {}
+    variants: dict[str, dict[str, Any]] = {}
+    for one in runs:
+        if "settings" in one:
+            search = one["name"].rpartition("-seed")[0].removesuffix(f"-{one['settings']}")
+            variants[one["name"]] = {"variant": one["settings"], "found": found.get(search)}
+    return variants
 
 
 def contender_label(labels: Mapping[str, str]) -> str:

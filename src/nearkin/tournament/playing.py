@@ -47,6 +47,7 @@ TEN = (
 )
 _SCORES = ("precision_at_1", "mean_reciprocal_rank", "map_at_r", "r_precision")
 _SHOWN_FAILURES = 3
+_TRIALS = 16
 
 
 def play(
@@ -65,6 +66,7 @@ def play(
     pool: Sequence[str] | str = (),
     baselines: bool = True,
     report: bool = True,
+    tune: bool | int = False,
 ) -> Standings:
     """Let losses compete on equal terms, rank them beside their baselines, and write a report.
 
@@ -92,22 +94,28 @@ def play(
         pool: Settings to average over although they differ.
         baselines: Whether to run the baselines that are missing.
         report: Whether to write the report.
+        tune: Whether to search the settings of every loss on validation classes first, each with the same
+            number of trials: the plan's, 16, or the given one. Default settings are trained beside.
 
     Raises:
         ValueError: What cannot be; all that can be known is said before anything runs.
     """
     ranks_only = _is_results(data)
-    if ranks_only and (losses is not None or seeds is not None or minutes is not None or settings):
+    asked = losses is not None or seeds is not None or minutes is not None or settings or tune
+    if ranks_only and asked:
         raise ValueError(
-            "runs are ranked as they are: losses, seeds, minutes and settings are for data to learn from"
+            "runs are ranked as they are: losses, seeds, minutes, settings and tuning are for data to learn "
+            "from"
         )
+    if minutes is not None and tune:
+        raise ValueError("minutes are for losses with the settings they have: give minutes or tune, not both")
     notes: list[str] = []
     if ranks_only:
         folder, source = Path(output or "tournament"), data
     else:
-        plan = plan_for(data, losses=losses, seeds=seeds, settings=settings or {})
+        plan = plan_for(data, losses=losses, seeds=seeds, settings=settings or {}, tune=tune)
         _check_metric(metric, plan)
-        folder = Path(output or Path("runs") / plan.name)
+        folder = Path(output or Path("runs") / (f"{plan.name}-tuned" if tune else plan.name))
         if minutes is not None:
             plan = within_minutes(
                 plan,
@@ -177,6 +185,7 @@ def plan_for(
     losses: Sequence[Any] | str | None = None,
     seeds: Sequence[int] | None = None,
     settings: Mapping[str, Any],
+    tune: bool | int = False,
 ) -> Plan:
     """The plan of a tournament on some data.
 
@@ -206,7 +215,19 @@ def plan_for(
     for axis, plural in plans.AXES.items():
         if axis not in {"loss", "seed"} and _names(said, axis):
             values.pop(plural, None)
+    if tune:
+        values.pop("found", None)
+        values["tuning"] = _budget(values.get("tuning"), tune)
     return Plan.parse(values, source=str(values.get("name", PLAN)))
+
+
+def _budget(planned: Any, tune: bool | int) -> dict[str, Any]:
+    """The plan's own budget, or the given number of trials."""
+    budget = dict(planned or {"trials": _TRIALS, "sampler": "halving"})
+    if tune is not True:
+        budget.pop("steps", None)
+        budget["trials"] = int(tune)
+    return budget
 
 
 def _forget_other_losses(values: dict[str, Any]) -> None:
@@ -313,7 +334,8 @@ class _Told(BoardObserver):
         self._observer = observer if isinstance(observer, Observer) else Observer()
 
     def begin(self, board: Board) -> None:
-        self._observer.stage(f"training {len(board.runs)} runs")
+        doing = "training" if board.what == "runs" else "tuning:"
+        self._observer.stage(f"{doing} {len(board.runs)} {board.what}")
 
     def look(self, board: Board) -> None:
         self._observer.progress(len(board.in_state("done", "failed")), len(board.runs))

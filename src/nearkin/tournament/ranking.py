@@ -15,6 +15,8 @@ from nearkin.protocols import chooses_on_test
 from nearkin.registry import nearest_name
 from nearkin.tournament import statistics
 from nearkin.tournament.comparisons import class_interval, compare_all, hits_of
+from nearkin.tournament.doubt_notes import doubt_notes
+from nearkin.tournament.doubts import doubts_about
 from nearkin.tournament.grouping import BoardOutcomes, group_outcomes
 from nearkin.tournament.outcomes import Experiment, Outcome, Skipped
 from nearkin.tournament.published import AS_PUBLISHED, figures_for, notes_of, published, slips_in_table_11
@@ -69,10 +71,11 @@ def rank_outcomes(
     check_metric(metric, everything)
     if not everything:
         raise ValueError("there is no finished run to rank")
-    boards = [_leaderboard(board, metric, alpha) for board in group_outcomes(everything, pool=pool)]
+    ranked, beside = _by_settings(everything)
+    boards = [_leaderboard(board, metric, alpha) for board in group_outcomes(ranked, pool=pool)]
     ranking = pooled_ranking(boards, metric)
     friedman, nemenyi, pairs, test_notes = _tests(ranking, boards, metric, alpha)
-    return Standings(
+    standings = Standings(
         metric=metric,
         alpha=alpha,
         leaderboards=boards,
@@ -84,7 +87,19 @@ def rank_outcomes(
         notes=[*notes, *_ranking_notes(ranking, boards)],
         test_notes=test_notes,
         skipped=list(skipped),
+        doubts=doubts_about(boards, metric, alpha),
+        defaults=rank_outcomes(beside, metric=metric, alpha=alpha, pool=pool) if beside else None,
     )
+    return replace(standings, doubt_notes=doubt_notes(standings))
+
+
+def _by_settings(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """What is ranked, and the runs with default settings that stand beside those that were tuned."""
+    if not any(one.variant == "tuned" for one in outcomes):
+        return list(outcomes), []
+    tuned = {one.loss for one in outcomes if one.variant == "tuned"}
+    beside = [one for one in outcomes if one.variant == "default" and one.loss in tuned]
+    return [one for one in outcomes if one.variant != "default" or one.loss not in tuned], beside
 
 
 def rank_published(name: str, *, metric: str = "recall_at_1", alpha: float = 0.05) -> Standings:
@@ -228,10 +243,12 @@ def _terms_to_be_equal(run: Outcome) -> dict[str, Any]:
     """What a fair comparison of losses has in common: everything but the losses and their batches."""
     if run.terms is None:
         return {}
+    searched = set() if run.found is None or run.variant != "tuned" else set(run.found.space)
     return {
         key: value
         for key, value in run.terms.of_factor("contender").items()
-        if key.partition(".")[0] not in {"loss", "sampler", "imports"} or key == "sampler.batch_size"
+        if (key.partition(".")[0] not in {"loss", "sampler", "imports"} or key == "sampler.batch_size")
+        and key not in searched
     }
 
 

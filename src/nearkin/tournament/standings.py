@@ -14,6 +14,8 @@ from nearkin.tournament.outcomes import Experiment, Kind, Outcome, Skipped
 if TYPE_CHECKING:
     import pandas as pd
 
+    from nearkin.tournament.doubts import Doubts
+
 Verdict = Literal["win", "tie", "loss"]
 
 
@@ -255,6 +257,9 @@ class Standings:
         skipped: Directories that could not be compared, with the reason.
         report: The page of the report, where one was written.
         picture: The diagram of average ranks, where one was drawn.
+        doubts: How sure it is; ``None`` where nothing is known of single queries.
+        doubt_notes: The same in sentences, and what it would take to be surer.
+        defaults: Of a plan whose losses were tuned: the standings with its own settings.
     """
 
     metric: str
@@ -270,6 +275,9 @@ class Standings:
     skipped: list[Skipped]
     report: Path | None = None
     picture: Path | None = None
+    doubts: Doubts | None = None
+    doubt_notes: list[str] = field(default_factory=list)
+    defaults: Standings | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per contender and experiment, best first in each: names, rank, scores and their intervals."""
@@ -284,12 +292,15 @@ class Standings:
         for board in self.leaderboards:
             lines.append(str(board.experiment))
             lines += [_line(place, self.metric) for place in board.places]
-        return "\n".join([*lines, *self.notes, *self.test_notes])
+        return "\n".join([*lines, *self.notes, *self.test_notes, *self.doubt_notes])
 
     def _repr_html_(self) -> str:
         boards = "".join(_board_html(board, self.metric) for board in self.leaderboards)
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in [*self.notes, *self.test_notes])
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self._all_notes())
         return boards + (f"<ul>{notes}</ul>" if notes else "")
+
+    def _all_notes(self) -> list[str]:
+        return [*self.notes, *self.test_notes, *self.doubt_notes]
 
     @property
     def outcomes(self) -> list[Outcome]:

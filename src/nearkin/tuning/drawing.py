@@ -23,5 +23,7 @@ def draw(search: Search) -> list[Path]:
     }
     with search.study() as study:
         shares = importances(study)
-    score_name = f"Recall@{search.plan.recipe.evaluation.recall_at[0]} on validation classes"
+    by_map = any(record.metric == "map_at_r" for record in search.records())
+    score = "MAP@R" if by_map else f"Recall@{search.plan.recipe.evaluation.recall_at[0]}"
+    score_name = f"{score} on validation classes"
     return draw_search(SearchHistory(trials, scales, score_name, shares), search.path)

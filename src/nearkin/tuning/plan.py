@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from nearkin import losses
 from nearkin.atomic import write_json
 from nearkin.losses import Choices, Range, modifiers
 from nearkin.losses.base import registry as loss_registry
@@ -21,8 +22,9 @@ from nearkin.recipe.sections import ProtocolRecipe
 from nearkin.recipe.terms import protocol_of_search
 from nearkin.training import RunError
 from nearkin.training.run import first_difference
+from nearkin.tuning.stages import Coordinate, Rung, coordinates, rungs
 
-Sampler = Literal["tpe", "random", "grid"]
+Sampler = Literal["tpe", "random", "grid", "coordinate", "halving"]
 Pruner = Literal["median", "hyperband", "none"]
 
 # The network is trained again on all classes in the end, so that a search can afford more validation classes
@@ -30,6 +32,9 @@ Pruner = Literal["median", "hyperband", "none"]
 VALIDATION_SHARE = 0.3
 
 _LARGEST_GRID = 10**6
+_OTHER_RATES = 4.0  # a search looks for the network's learning rate within this factor of the recipe's
+_OTHER_LOSS_RATES = 10.0  # and for that of proxies, which papers choose more freely, within this one
+_LONGEST_WARMUP = 4  # of how many epochs one may be warm-up
 
 Values = dict[str, Any]
 """Recipe key → value."""
@@ -43,15 +48,47 @@ class SearchPlan:
         recipe: The recipe of every trial, but for what is searched.
         space: Recipe key → where to look for its value.
         sampler: ``tpe`` learns from the trials before, ``random`` does not, ``grid`` takes the steps of the
-            ranges, in random order.
+            ranges, in random order. ``coordinate`` takes these steps for one hyperparameter after the other,
+            keeping the best of each, as the thesis does (section 5.3). ``halving`` draws at random and trains
+            the better half of the trials on, and the better half of these.
         pruner: When a trial is hopeless: ``median``, below the median of the others at the same epoch;
             ``hyperband``, not among the best third of its bracket; or ``none``.
+        trials: How many, where the stages of the search depend on it: ``coordinate`` and ``halving``.
+        epochs: Trials are trained this far only, of the recipe's schedule; to its end by default.
     """
 
     recipe: Recipe
     space: SearchSpace
     sampler: Sampler = "tpe"
     pruner: Pruner = "median"
+    trials: int | None = None
+    epochs: int | None = None
+
+    @property
+    def trial_epochs(self) -> int:
+        """The epoch that a trial ends with, unless it is given up."""
+        return self.epochs or self.recipe.training.stop_after or self.recipe.training.epochs
+
+    @property
+    def stops_trials(self) -> bool:
+        """Whether trials end before their recipe does."""
+        return self.sampler == "halving" or self.epochs is not None
+
+    def rungs(self) -> list[Rung]:
+        """How many trials are trained how far: one rung, unless trials are halved."""
+        if self.sampler == "halving":
+            assert self.trials is not None
+            return rungs(self.trials, self.trial_epochs)
+        return [Rung(self.trial_epochs, self.trials or 0)]
+
+    def coordinates(self) -> list[Coordinate]:
+        """The hyperparameters one after the other, for a search by coordinates."""
+        return coordinates({key: values.points() for key, values in self.space.items()}, self.trials)
+
+    def begun_with(self) -> Values:
+        """What a search by coordinates starts from: the recipe's own values, or the nearest that it tries."""
+        recipe = self.recipe.complete()
+        return {key: _nearest(_own_value(recipe, key), values) for key, values in self.space.items()}
 
     @property
     def grid_size(self) -> int:
@@ -71,7 +108,7 @@ class SearchPlan:
     def own_values(self) -> Values | None:
         """What the recipe itself says, if it says all of it and a search would look there."""
         recipe = self.recipe.complete()
-        own = {key: _look_up(recipe, key, None) for key in self.space}
+        own = {key: _own_value(recipe, key) for key in self.space}
         return own if all(_inside(value, self.space[key]) for key, value in own.items()) else None
 
     def trial_recipe(self, values: Values) -> Recipe:
@@ -91,12 +128,11 @@ class SearchPlan:
         """Plain values."""
         return {
             "recipe": self.recipe.said,
-            "space": {
-                key: {"kind": type(values).__name__.lower()} | asdict(values)
-                for key, values in self.space.items()
-            },
+            "space": {key: plain_values(values) for key, values in self.space.items()},
             "sampler": self.sampler,
             "pruner": self.pruner,
+            **({} if self.trials is None else {"trials": self.trials}),
+            **({} if self.epochs is None else {"epochs": self.epochs}),
         }
 
     def write(self, path: Path) -> None:
@@ -120,15 +156,43 @@ class SearchPlan:
     def read(cls, path: Path) -> SearchPlan:
         """The plan in a file."""
         plain = json.loads(path.read_text(encoding="utf-8"))
-        space = {}
-        for key, values in plain["space"].items():
-            kind = values.pop("kind")
-            space[key] = Range(**values) if kind == "range" else Choices(*values["values"])
-        return cls(Recipe.parse(plain["recipe"]), space, plain["sampler"], plain["pruner"])
+        space = {key: values_from(values) for key, values in plain["space"].items()}
+        return cls(
+            Recipe.parse(plain["recipe"]),
+            space,
+            plain["sampler"],
+            plain["pruner"],
+            plain.get("trials"),
+            plain.get("epochs"),
+        )
+
+
+def plain_values(values: Range | Choices) -> dict[str, Any]:
+    """Where to look for a value, in plain values.
+
+    >>> plain_values(Choices("avg", "max"))
+    {'kind': 'choices', 'values': ('avg', 'max')}
+    """
+    plain = {"kind": type(values).__name__.lower()} | asdict(values)
+    return {key: value for key, value in plain.items() if key != "inverse" or value}
+
+
+def values_from(plain: Mapping[str, Any]) -> Range | Choices:
+    """What :func:`plain_values` wrote."""
+    if plain["kind"] == "choices":
+        return Choices(*plain["values"])
+    return Range(**{key: value for key, value in plain.items() if key != "kind"})
 
 
 def plan_search(
-    recipe: Recipe, ranges: Iterable[str] = (), *, sampler: str = "tpe", pruner: str = "median"
+    recipe: Recipe,
+    ranges: Iterable[str] = (),
+    *,
+    sampler: str = "tpe",
+    pruner: str = "median",
+    trials: int | None = None,
+    epochs: int | None = None,
+    rates: bool = False,
 ) -> SearchPlan:
     """The plan of a search for the hyperparameters of a recipe's loss, and for whatever else is asked for.
 
@@ -138,8 +202,12 @@ def plan_search(
             as the thesis's, it is the one that these searched with, unless the recipe says one itself.
         ranges: More places to look, or other ones: ``optimizer.lr=1e-4:1e-2:log`` (low, high; ``log`` or a
             step), ``loss.mining=hard,semi_hard``; one value alone holds a key still.
-        sampler: ``tpe``, ``random`` or ``grid``.
-        pruner: ``median``, ``hyperband`` or ``none``.
+        sampler: ``tpe``, ``random``, ``grid``, ``coordinate`` or ``halving``.
+        pruner: ``median``, ``hyperband`` or ``none``; the stages of ``coordinate`` and ``halving`` need no
+            other.
+        trials: How many, for ``halving`` and, if not all steps are to be tried, for ``coordinate``.
+        epochs: Train trials this far only.
+        rates: Look for the learning rates of network and loss and for the warm-up as well.
 
     Raises:
         ValueError: Something of it cannot be; the message says what.
@@ -158,13 +226,27 @@ def plan_search(
         )
     if protocol.validation_share is None:
         recipe = recipe.changed({"protocol.validation_share": VALIDATION_SHARE})
-    space = dict(own_space(recipe))
+    if epochs is not None and not 1 <= epochs <= recipe.training.epochs:
+        raise ValueError(f"trials of {epochs} epochs: a training has between 1 and {recipe.training.epochs}")
+    space = {**own_space(recipe), **(rates_space(recipe) if rates else {})}
     for text in ranges:
         key, values = parse_range(recipe, text)
         space[key] = values
     if not space:
         raise ValueError(f"{recipe.loss.name} has nothing to search: say what, with --range KEY=LOW:HIGH")
-    plan = SearchPlan(recipe, space, sampler, pruner)  # type: ignore[arg-type]
+    staged = sampler in {"coordinate", "halving"}
+    if sampler == "halving" and trials is None:
+        raise ValueError("sampler='halving' needs to know how many trials there are: give trials")
+    plan = SearchPlan(
+        recipe,
+        space,
+        sampler,  # type: ignore[arg-type]
+        "none" if staged else pruner,  # type: ignore[arg-type]
+        trials if staged else None,
+        epochs,
+    )
+    if sampler == "coordinate":
+        plan.coordinates()  # says if the trials are too few
     if sampler == "grid" and plan.grid_size > _LARGEST_GRID:
         raise ValueError(
             f"the grid has {plan.grid_size:,} points: give some --range a larger step, or one value"
@@ -179,19 +261,73 @@ def own_space(recipe: Recipe) -> SearchSpace:
     """
     name = recipe.loss.name
     loss = loss_registry.get(name) if name in loss_registry else recipe.objects.get("loss")
-    own: SearchSpace = getattr(loss, "search_space", {})
+    complete = recipe.complete()
+    ask = getattr(loss, "space_with", None)
+    own: SearchSpace = getattr(loss, "search_space", {}) if ask is None else ask(complete["loss"])
     found = {f"loss.{key}": values for key, values in own.items()}
+    if getattr(loss, "searches_rate", False):
+        own_rate = _own_value(complete, "loss.lr")
+        found["loss.lr"] = Range(own_rate / 10, own_rate, step=own_rate / 10)  # as Table 15 of the thesis
     for modifier in recipe.loss.modifiers:
         around: SearchSpace = getattr(modifiers.get(str(modifier.name)), "search_space", {})
         found |= {f"loss.{modifier.name}.{key}": values for key, values in around.items()}
     return found
 
 
+def rates_space(recipe: Recipe) -> SearchSpace:
+    """Where to look for what matters to every loss, around the recipe's own values: rates and warm-up.
+
+    >>> list(rates_space(Recipe.parse({"loss": {"name": "triplet"}})))
+    ['optimizer.lr', 'schedule.warmup']
+    >>> rates_space(Recipe.parse({}))["loss.lr"]
+    Range(low=0.002, high=0.2, step=None, log=True, whole=False, inverse=False)
+    """
+    whole = recipe.complete()
+    rate = whole["optimizer"]["lr"]
+    found: dict[str, Range | Choices] = {
+        "optimizer.lr": _around(rate, _OTHER_RATES),
+        "schedule.warmup": Range(0.0, max(1.0, whole["training"]["epochs"] / _LONGEST_WARMUP)),
+    }
+    if _loss_learns(recipe):
+        found["loss.lr"] = _around(_own_value(whole, "loss.lr"), _OTHER_LOSS_RATES)
+    return found
+
+
+def _around(value: float, factor: float) -> Range:
+    return Range(float(f"{value / factor:.6g}"), float(f"{value * factor:.6g}"), log=True)
+
+
+def _loss_learns(recipe: Recipe) -> bool:
+    """Whether the loss has proxies or boundaries of its own."""
+    if recipe.loss.name not in loss_registry:
+        return False
+    example = losses.build(recipe.loss.name, num_classes=2, embedding_dim=2, **recipe.loss.keywords)
+    return next(example.parameters(), None) is not None
+
+
+def _own_value(recipe: Mapping[str, Any], key: str) -> Any:
+    """What a complete recipe has under a key; the rate of a loss's own parameters may be a factor there."""
+    value = _look_up(recipe, key, None)
+    if key == "loss.lr" and value is None:
+        return float(f"{recipe['loss']['lr_factor'] * recipe['optimizer']['lr']:.6g}")
+    return value
+
+
+def _nearest(value: Any, values: Range | Choices) -> Any:
+    """The value itself where a search would look there; else the nearest end, or something in the middle."""
+    if _inside(value, values):
+        return value
+    points = values.points()
+    if isinstance(values, Choices) or not isinstance(value, int | float):
+        return points[len(points) // 2]
+    return min(points, key=lambda point: abs(float(point) - value))
+
+
 def parse_range(recipe: Recipe, text: str) -> tuple[str, Range | Choices]:
     """``KEY=LOW:HIGH``, ``KEY=LOW:HIGH:STEP``, ``KEY=LOW:HIGH:log`` or ``KEY=ONE,ANOTHER``.
 
     >>> parse_range(Recipe.parse({}), "optimizer.lr=1e-4:1e-2:log")
-    ('optimizer.lr', Range(low=0.0001, high=0.01, step=None, log=True, whole=False))
+    ('optimizer.lr', Range(low=0.0001, high=0.01, step=None, log=True, whole=False, inverse=False))
     >>> parse_range(Recipe.parse({}), "network.embedding_dim=32:128:32")[1].points()
     [32, 64, 96, 128]
     >>> parse_range(Recipe.parse({}), "network.pooling=avg,max")

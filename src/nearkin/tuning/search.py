@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -49,10 +50,13 @@ class TrialRecord:
         number: Its directory below ``trials``, and its place in the search.
         values: What was tried, by recipe key.
         state: ``done``, ``given up`` (hopeless) or ``failed``.
-        score: The first Recall@k on validation classes, if it has one.
+        score: What selects the epoch, on validation classes, if it has one.
         epoch: The epoch of that score.
         error: Why it failed.
         map_at_r: MAP@R of the score's epoch: it decides between equals.
+        epochs: Epochs that it was trained for.
+        steps: Batches that it was trained for.
+        metric: The name of the score, such as ``recall_at_1``.
     """
 
     number: int
@@ -62,6 +66,14 @@ class TrialRecord:
     epoch: int | None
     error: str | None
     map_at_r: float = 0.0
+    epochs: int = 0
+    steps: int = 0
+    metric: str = "recall_at_1"
+
+    @property
+    def order(self) -> tuple[float, float, int]:
+        """The larger, the better: by score, then MAP@R, then the earlier."""
+        return self.score or 0.0, self.map_at_r, -self.number
 
 
 class SearchObserver(Observer):
@@ -81,8 +93,9 @@ class Search:
     """A search's directory.
 
     ``search.json`` says what is searched, ``search.db`` (Optuna's, SQLite) holds the trials and
-    ``trials.json`` what came of them, ``trials/`` has a run per trial, and ``best/`` is the run on all
-    training classes with what was found. Use :meth:`open` to begin a search or go on with it.
+    ``trials.json`` what came of them, ``trials/`` has a run per trial, ``best/`` is the run on all training
+    classes with what was found, and ``validated/``, on request, the one that leaves out the validation
+    classes. Use :meth:`open` to begin a search or go on with it.
     """
 
     def __init__(self, path: Path, plan: SearchPlan) -> None:
@@ -117,7 +130,7 @@ class Search:
                 to be chosen from.
         """
         observer = observer or SearchObserver()
-        total = min(trials, self.plan.grid_size) if self.plan.sampler == "grid" else trials
+        total = self._total(trials)
         try:
             with FileLock(self.path / "search.lock", timeout=0):
                 self._check(jobs, observer)
@@ -125,10 +138,12 @@ class Search:
                 news = _News(self, observer)
                 observer.search_begin(total)
                 try:
-                    if jobs == 1:
-                        do_trials(self, total, observer, news)
-                    else:
-                        self._work_in_processes(total, jobs, news)
+                    for until, rung in self._stages(total):
+                        self._promote(rung)
+                        if jobs == 1:
+                            do_trials(self, until, observer, news)
+                        else:
+                            self._work_in_processes(until, jobs, news)
                 finally:
                     observer.search_end()
                 records = self.records()
@@ -139,6 +154,40 @@ class Search:
             self._remove_failed_start()
             raise
         return records
+
+    def _total(self, trials: int) -> int:
+        plan = self.plan
+        if plan.sampler == "grid":
+            return min(trials, plan.grid_size)
+        if plan.sampler == "coordinate":
+            return plan.coordinates()[-1].until
+        return plan.trials or trials
+
+    def _stages(self, total: int) -> list[tuple[int, int]]:
+        """Each stage's trials, up to which number and on which rung, are over before the next begins."""
+        if self.plan.sampler == "coordinate":
+            return [(coordinate.until, 0) for coordinate in self.plan.coordinates()]
+        return [(total, rung) for rung in range(len(self.plan.rungs()))]
+
+    def _promote(self, rung: int) -> None:
+        """Queue the better trials of the rung before, unless that was done; forget the others' weights."""
+        if rung == 0:
+            return
+        wanted = self.plan.rungs()[rung].trials
+        with self.study() as study:
+            trials = [one for one in study.get_trials(deepcopy=False) if "number" in one.user_attrs]
+            ended: dict[int, tuple[TrialRecord, Values]] = {}
+            for trial in trials:
+                record = _ended(trial)
+                if record is not None and record.state != "failed" and _rung(trial) == rung - 1:
+                    ended[record.number] = record, trial.params
+            begun = {trial.user_attrs["number"] for trial in trials if _rung(trial) >= rung}
+            best = sorted(ended.values(), key=lambda one: one[0].order, reverse=True)[:wanted]
+            for record, values in best:
+                if record.number not in begun:
+                    study.enqueue_trial(values, {"number": record.number, "rung": rung})
+        for number in ended.keys() - {record.number for record, _ in best}:
+            forget_weights(Run.existing(self.trial_path(number)))
 
     def _remove_failed_start(self) -> None:
         """Leave nothing of a search that this object began and that has no trial yet."""
@@ -172,13 +221,11 @@ class Search:
         if not done:
             failed = next((record.error for record in self.records() if record.error), "none was finished")
             raise RunError(f"no trial of {self.path} came to its end: {failed}")
-        return max(done, key=lambda record: (record.score or 0.0, record.map_at_r, -record.number))
+        return max(done, key=lambda record: record.order)
 
     def best_run(self) -> Run:
         """The run on all training classes with the best trial's values, as far as its best epoch."""
-        best = self.best()
-        assert best.epoch is not None
-        recipe = self.plan.final_recipe(best.values, best.epoch)
+        recipe = self.best_recipe()
         description = Description(recipe.to_toml(), recipe.complete())
         if self._best_path.exists():
             begun = Run.existing(self._best_path)
@@ -187,10 +234,20 @@ class Search:
         return Run.open(self._best_path, description)
 
     def best_recipe(self) -> Recipe:
-        """The recipe on all training classes with the best trial's values."""
+        """The recipe on all training classes with the best trial's values.
+
+        Raises:
+            RunError: Trials were stopped early, and no training in full has found the epoch yet.
+        """
         best = self.best()
-        assert best.epoch is not None
-        return self.plan.final_recipe(best.values, best.epoch)
+        epoch = best.epoch if self.plan.epochs is None else self._epoch_in_full(best)
+        if epoch is None:
+            raise RunError(f"the trials of {self.path} were stopped early: finish the search first")
+        return self.plan.final_recipe(best.values, epoch)
+
+    def validated_recipe(self) -> Recipe:
+        """The recipe with the best trial's values on the trial's classes, the validation classes left out."""
+        return self.plan.trial_recipe(self.best().values)
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per trial that is over: its number, what was tried, and what came of it."""
@@ -226,13 +283,66 @@ class Search:
         finished = (self._best_path / "result.json").exists()
         return f"{told}\n{Run.existing(self._best_path).result}" if finished else told
 
+    def finish_validated(self, observer: Observer | None = None) -> Run:
+        """Train without the validation classes, which choose the epoch, and open the test split, once.
+
+        So did the thesis (Table 16).
+        """
+        recipe = self.validated_recipe()
+        path = self.path / "validated"
+        if path.exists():
+            begun = Run.existing(path)
+            if begun.finished:
+                return begun
+            if begun.terms != recipe.complete():  # more trials found better values
+                shutil.rmtree(path)
+        task = recipe.build(observer)
+        return execute(task, Run.open(path, task.description), observer)
+
+    def _epoch_in_full(self, best: TrialRecord) -> int | None:
+        """The epoch that validation chose with these values in a training to the end, if there was one."""
+        file = self.path / "full.json"
+        if not file.exists():
+            return None
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return int(found["epoch"]) if found["values"] == best.values else None
+
+    def _train_in_full(self, observer: Observer) -> None:
+        """Let validation choose the epoch of the best values, where no trial went as far as it may lie."""
+        best = self.best()
+        if self.plan.epochs is None or self._epoch_in_full(best) is not None:
+            return
+        observer.stage("training with the best values to the end, to find the epoch")
+        recipe = self.plan.trial_recipe(best.values)
+        data = open_data(recipe, observer).without_test()
+        task = recipe.build(observer, data=data)
+        path = self.path / "full"
+        if path.exists() and Run.existing(path).terms != task.description.terms:
+            shutil.rmtree(path)
+        run = Run.open(path, task.description)
+        seen = prepared(task.embedder, task.data, observer)
+        outcome = run_trial(task, run, seen, lambda *_: False, observer)
+        write_json(self.path / "full.json", {"values": best.values, "epoch": outcome.epoch})
+        forget_weights(run)
+
     def finish(self, observer: Observer | None = None) -> Run:
         """Train on all training classes with the best trial's values, and open the test split, once."""
+        self._train_in_full(observer or Observer())
         run = self.best_run()
         if run.finished:
             return run
         task = self.best_recipe().build(observer)
         return execute(task, Run.open(self._best_path, task.description), observer)
+
+    def finish_as(self, keep: str, observer: Observer | None = None) -> list[Run]:
+        """Test what is to be kept: ``all``, ``validation`` or ``both``; see :func:`nearkin.api.tune`."""
+        refuse_unknown(keep)
+        runs = []
+        if keep in {"validation", "both"}:
+            runs.append(self.finish_validated(observer))
+        if keep in {"all", "both"}:
+            runs.append(self.finish(observer))
+        return runs
 
     @property
     def _best_path(self) -> Path:
@@ -275,22 +385,30 @@ class Search:
             for number, trial in last.items():
                 if trial.state == TrialState.FAIL and "error" not in trial.user_attrs:
                     complete = trial.params.keys() == self.plan.space.keys()
-                    study.enqueue_trial(trial.params if complete else {}, {"number": number})
+                    rung = {key: trial.user_attrs[key] for key in ("rung",) if key in trial.user_attrs}
+                    study.enqueue_trial(trial.params if complete else {}, {"number": number, **rung})
         for folder in (self.path / "trials").iterdir():
             if int(folder.name) not in last:
                 folder.rmdir()
-        finished = (self._best_path / "result.json").exists()
+        finished = any((self.path / name / "result.json").exists() for name in ("best", "validated"))
         if finished and len(last) < total:
             raise RunError(
                 f"{self.path} has opened its test classes after {len(last)} trials, and more would let them "
                 "choose: search in another output directory"
             )
 
+    def _open_trials(self, until: int) -> int:
+        """Trials that are queued, or whose number nobody has taken yet."""
+        taken = sum(self.trial_path(number).exists() for number in range(until))
+        with self.study() as study:
+            waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        return until - taken + len(waiting)
+
     def _work_in_processes(self, total: int, jobs: int, news: _News) -> None:
         command = [sys.executable, "-m", "nearkin.tuning.worker", self.path, total, jobs]
         workers = [
             subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE)  # noqa: S603
-            for _ in range(min(jobs, total - len(self.records())))
+            for _ in range(min(jobs, self._open_trials(total)))
         ]
         try:
             with self.study() as study:
@@ -305,6 +423,20 @@ class Search:
             raise RuntimeError(f"a worker of {self.path} died: the same command goes on where it stopped")
 
 
+def refuse_unknown(keep: str) -> None:
+    """Say at once what can be kept.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    if keep not in {"all", "validation", "both"}:
+        raise ValueError(f"keep={keep!r} must be one of: all, validation, both")
+
+
+def _rung(trial: FrozenTrial | optuna.Trial) -> int:
+    return int(trial.user_attrs.get("rung", 0))
+
+
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -317,21 +449,21 @@ def _last_of_each(study: optuna.Study) -> dict[int, FrozenTrial]:
 
 def records_of(study: optuna.Study) -> list[TrialRecord]:
     """The trials that are over, in their order."""
-    last = _last_of_each(study)
-    return [_record(number, trial) for number, trial in sorted(last.items()) if trial.state in _STATES]
+    found = (_ended(trial) for _, trial in sorted(_last_of_each(study).items()))
+    return [record for record in found if record is not None]
 
 
 class _News:
     """Tells an observer about every trial that is over, once."""
 
     def __init__(self, search: Search, observer: SearchObserver) -> None:
-        self._told = {record.number for record in search.records()}
+        self._told = {(record.number, record.epochs) for record in search.records()}
         self._observer = observer
 
     def tell(self, study: optuna.Study) -> None:
         for record in records_of(study):
-            if record.number not in self._told:
-                self._told.add(record.number)
+            if (record.number, record.epochs) not in self._told:
+                self._told.add((record.number, record.epochs))
                 self._observer.trial_end(record)
 
 
@@ -381,28 +513,32 @@ class _Worker:
         return None
 
     def _do(self, study: optuna.Study, number: int, trial: optuna.Trial) -> None:
-        study.sampler = sampler_of(self.plan, number)
+        study.sampler = sampler_of(self.plan, number, study)
+        rungs, rung = self.plan.rungs(), _rung(trial)
         values = _readable({key: suggest(trial, key, where) for key, where in self.plan.space.items()})
         path = self.search.trial_path(number)
         try:
             task = self.plan.trial_recipe(values).build(self.observer, data=self.data)
             run = Run.open(path, task.description)
             seen = prepared(task.embedder, task.data, self.observer)
-            outcome = run_trial(task, run, seen, _reporter(trial), self.observer)
+            until = rungs[rung].epochs if self.plan.stops_trials else None
+            outcome = run_trial(task, run, seen, _reporter(trial), self.observer, until=until)
         except (ValueError, TrainingError) as error:
             trial.set_user_attr("error", " ".join(str(error).split()))
             study.tell(trial, state=TrialState.FAIL)
             return
-        self._tell(study, trial, outcome)
-        forget_weights(run)
+        over = outcome.given_up or rung + 1 == len(rungs)
+        self._tell(study, trial, outcome, done=over and not outcome.given_up)
+        if over:
+            forget_weights(run)
 
-    def _tell(self, study: optuna.Study, trial: optuna.Trial, outcome: TrialOutcome) -> None:
-        trial.set_user_attr("epoch", outcome.epoch)
-        trial.set_user_attr("map_at_r", outcome.map_at_r)
-        if outcome.given_up:
-            study.tell(trial, state=TrialState.PRUNED)
-        else:
+    def _tell(self, study: optuna.Study, trial: optuna.Trial, outcome: TrialOutcome, *, done: bool) -> None:
+        for name in ("score", "epoch", "map_at_r", "epochs", "steps", "metric"):
+            trial.set_user_attr(name, getattr(outcome, name))
+        if done:
             study.tell(trial, outcome.score)
+        else:
+            study.tell(trial, state=TrialState.PRUNED)
 
     @property
     def data(self) -> DataSet:
@@ -420,16 +556,22 @@ def _reporter(trial: optuna.Trial) -> Report:
     return report
 
 
-def _record(number: int, trial: FrozenTrial) -> TrialRecord:
+def _ended(trial: FrozenTrial) -> TrialRecord | None:
+    """What came of a trial; ``None`` while it waits or runs."""
+    if trial.state not in _STATES:
+        return None
     attributes = trial.user_attrs
     return TrialRecord(
-        number,
+        attributes["number"],
         _readable(trial.params),
         _STATES[trial.state],
-        trial.value,
+        attributes.get("score", trial.value) if trial.state != TrialState.COMPLETE else trial.value,
         attributes.get("epoch"),
         attributes.get("error"),
         attributes.get("map_at_r", 0.0),
+        attributes.get("epochs", 0),
+        attributes.get("steps", 0),
+        attributes.get("metric", "recall_at_1"),
     )
 
 

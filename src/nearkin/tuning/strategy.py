@@ -22,17 +22,40 @@ def suggest(trial: optuna.Trial, key: str, where: Range | Choices) -> Any:
     return trial.suggest_float(key, where.low, where.high, log=where.log)
 
 
-def sampler_of(plan: SearchPlan, number: int) -> optuna.samplers.BaseSampler:
+def sampler_of(plan: SearchPlan, number: int, study: optuna.Study) -> optuna.samplers.BaseSampler:
     """Of one trial, so that a search that was stopped draws what it would have drawn; first the recipe."""
+    if plan.sampler == "coordinate":
+        return _Given(_of_coordinate(plan, number, study))
     seed = int(np.random.SeedSequence([plan.recipe.seed, number]).generate_state(1)[0])
     if plan.sampler == "grid":
         return _Given(plan.grid_point(number))
     own = plan.own_values()
     if number == 0 and own is not None:
         return _Given(own)
-    if plan.sampler == "random":
+    if plan.sampler in {"random", "halving"}:
         return optuna.samplers.RandomSampler(seed=seed)
     return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+
+def _of_coordinate(plan: SearchPlan, number: int, study: optuna.Study) -> Values:
+    """The point of a trial: what was best for the keys before, this key's own, the recipe for the rest."""
+    scores = {
+        trial.user_attrs["number"]: (
+            (trial.value or 0.0, trial.user_attrs.get("map_at_r", 0.0)),
+            trial.params,
+        )
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if "number" in trial.user_attrs
+    }
+    values = plan.begun_with()
+    for coordinate in plan.coordinates():
+        if number < coordinate.until:
+            values[coordinate.key] = coordinate.points[number - coordinate.first]
+            return values
+        tried = [scores[one] for one in range(coordinate.first, coordinate.until) if one in scores]
+        if tried:  # of equals the first: Python's max keeps it
+            values[coordinate.key] = max(tried, key=lambda one: one[0])[1][coordinate.key]
+    raise ValueError(f"trial {number} lies behind the last point of the search")
 
 
 def pruner_of(plan: SearchPlan) -> optuna.pruners.BasePruner:

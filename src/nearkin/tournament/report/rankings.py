@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearkin.pictures.diagram import RankDiagram, rank_diagram
+from nearkin.tournament.doubts import RankInterval
 from nearkin.tournament.report.tables import Cell, Column, Row, Table
 from nearkin.tournament.report.wording import Links, count, experiment_name, in_common, labelled
 from nearkin.tournament.standings import NemenyiTest, OverallRanking, Standings
@@ -73,6 +74,10 @@ def _table(standings: Standings, links: Links) -> Table | None:
         Column("standard deviation", numeric=True, low_is_good=True),
         Column("first places", numeric=True),
     ]
+    intervals = {} if standings.doubts is None else standings.doubts.ranks
+    if intervals:
+        hint = "of the average rank, over experiments, test classes and seeds"
+        columns.append(Column("interval", numeric=True, low_is_good=True, hint=hint))
     rows = [
         Row(
             [
@@ -81,12 +86,17 @@ def _table(standings: Standings, links: Links) -> Table | None:
                 Cell(f"{row.average:.2f}", row.average),
                 Cell(f"{row.deviation:.2f}", row.deviation),
                 Cell(str(firsts := sum(rank == 1 for rank in row.ranks.values())), firsts),
+                *([_interval_cell(intervals.get(row.contender))] if intervals else []),
             ]
         )
         for row in ranking.rows
     ]
     over = count(len(ranking.experiments), "experiment")
     return Table("rankings", f"Ranks over {over}: 1 is best in each", columns, rows)
+
+
+def _interval_cell(interval: RankInterval | None) -> Cell:
+    return Cell("") if interval is None else Cell(f"{interval.low:.1f} to {interval.high:.1f}", interval.low)
 
 
 def _per_experiment(standings: Standings, links: Links) -> Table | None:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nearkin.protocols import chooses_on_test
+from nearkin.tournament.doubt_notes import (
+    effects_on,
+    power_notes,
+    ranks_note,
+    stability_note,
+    tuning_notes,
+)
 from nearkin.tournament.report.wording import (
     count,
     experiment_name,
@@ -23,11 +30,19 @@ from nearkin.tournament.standings import Comparison, Leaderboard, Place, Standin
 
 @dataclass(frozen=True)
 class Summary:
-    """A headline, the sentences that belong to it, and what must be known before believing them."""
+    """A headline, the sentences that belong to it, and what must be known before believing them.
+
+    Attributes:
+        headline: Who leads, in a line.
+        paragraphs: What else the statistics say.
+        warnings: What must be known first.
+        answers: Short questions of a reader with their answers: how sure, and what tuning changed.
+    """
 
     headline: str
     paragraphs: list[str]
     warnings: list[str]
+    answers: list[tuple[str, str]] = field(default_factory=list)
 
 
 def summarise(standings: Standings) -> Summary:
@@ -39,7 +54,38 @@ def summarise(standings: Standings) -> Summary:
     else:
         headline, paragraphs = _one_experiment(standings.leaderboards[0], standings.metric)
     paragraphs += [_seeds(standings), _baselines(standings), *_protocols(standings)]
-    return Summary(headline, [text for text in paragraphs if text], _warnings(standings))
+    return Summary(headline, [text for text in paragraphs if text], _warnings(standings), _answers(standings))
+
+
+def _answers(standings: Standings) -> list[tuple[str, str]]:
+    """How sure the ranking is, what tuning changed, and what it would take to be surer."""
+    doubts = standings.doubts
+    found = doubts.boards[0] if doubts is not None and len(standings.leaderboards) == 1 else None
+    answers = []
+    if found is not None:
+        answers.append(("How sure", f"{_first_place(standings)}{stability_note(found)}"))
+    elif doubts is not None and (note := ranks_note(doubts)):
+        answers.append(("How sure", note))
+    gains = [
+        f"{f'{board.experiment.dataset}: ' if len(standings.leaderboards) > 1 else ''}{note}"
+        for board in standings.leaderboards
+        for note in tuning_notes(effects_on(standings, board))
+    ]
+    if gains:
+        answers.append(("What tuning changed", " ".join(gains)))
+    needed = [] if found is None else power_notes(found)[:1]
+    answers += [("To be surer", note) for note in needed]
+    return answers
+
+
+def _first_place(standings: Standings) -> str:
+    """How often the leader is first, and where it may rank."""
+    assert standings.doubts is not None
+    if not standings.doubts.ranks:
+        return ""
+    name, rank = next(iter(standings.doubts.ranks.items()))
+    where = f"between {rank.low:g} and {rank.high:g}" if rank.low < rank.high else f"{rank.low:g}"
+    return f"{name} is first in {rank.first:.0%} of draws of classes and seeds; its rank is {where}. "
 
 
 def _ranked(board: Leaderboard) -> list[Place]:

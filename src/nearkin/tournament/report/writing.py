@@ -16,12 +16,19 @@ from nearkin.observer import Observer
 from nearkin.pictures.style import light_dark_css
 from nearkin.tournament.report import figures, looks
 from nearkin.tournament.report.audits import AuditSection, audit_section
+from nearkin.tournament.report.certainty import (
+    DoubtSection,
+    TuningSection,
+    doubt_sections,
+    tuning_sections,
+)
 from nearkin.tournament.report.charts import DotChart, PanelChart
 from nearkin.tournament.report.disclosure import Disclosure, disclosure
 from nearkin.tournament.report.leaderboards import BoardSection, boards
 from nearkin.tournament.report.rankings import Rankings, rankings
 from nearkin.tournament.report.runs import runs_table
 from nearkin.tournament.report.summary import Summary, summarise
+from nearkin.tournament.report.supervision import SupervisionSection, supervision
 from nearkin.tournament.report.sweeps import SweepSection, sweep_sections
 from nearkin.tournament.report.tables import Table, markdown
 from nearkin.tournament.report.wording import Links, count, listed
@@ -40,12 +47,15 @@ class Contents:
     facts: list[tuple[str, str]]
     summary: Summary
     boards: list[BoardSection]
+    doubts: list[DoubtSection]
+    tuning: list[TuningSection]
     rankings: Rankings
     recalls: list[DotChart]
     sizes: list[PanelChart]
     networks: list[DotChart]
     sweeps: list[SweepSection]
     audit: AuditSection | None
+    supervision: list[SupervisionSection]
     learning: list[PanelChart]
     costs: list[DotChart]
     cost_table: Table | None
@@ -63,6 +73,11 @@ class Contents:
             *(board.table for board in self.boards),
             *(board.published for board in self.boards),
             *(board.lead for board in self.boards),
+            *(section.table for section in self.supervision),
+            *(doubt.table for doubt in self.doubts),
+            *(doubt.pairs for doubt in self.doubts),
+            *(one.table for one in self.tuning),
+            *(one.searches for one in self.tuning),
             self.rankings.table,
             self.rankings.per_experiment,
             self.rankings.records,
@@ -147,12 +162,15 @@ def _contents(standings: Standings, folder: Path, pictures: bool, observer: Obse
         facts=_facts(standings),
         summary=summarise(standings),
         boards=boards(standings, links),
+        doubts=doubt_sections(standings, links),
+        tuning=tuning_sections(standings, links),
         rankings=rankings(standings, links),
         recalls=figures.recall_charts(standings, links),
         sizes=figures.size_charts(standings, links),
         networks=figures.network_charts(standings, links),
         sweeps=sweep_sections(standings),
         audit=audit_section(standings, links),
+        supervision=supervision(standings, links),
         learning=figures.learning_charts(standings, links),
         costs=figures.cost_charts(standings, links),
         cost_table=figures.cost_table(standings, links),
