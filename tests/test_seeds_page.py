@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from test_documented_commands import check_options
+from test_documented_commands import check_options, find_command
 
 ROOT = Path(__file__).parents[1]
-ROWS = list(csv.DictReader((ROOT / "docs/seeds.csv").open(encoding="utf-8")))
+ROWS = list(csv.DictReader((ROOT / "docs/seeds.csv").read_text(encoding="utf-8").splitlines()))
 COUNTS = {
     ("survey", "equation"): [str(n) for n in range(1, 36)],
     ("survey", "figure"): [str(n) for n in range(1, 10)],
@@ -45,6 +45,8 @@ def problem(target: str) -> str | None:
             check_options(arguments)
         except AssertionError as error:
             return str(error)
+        if hasattr(find_command(arguments)[0], "commands"):
+            return f"there is no command nearkin {' '.join(arguments)}"
         plan = arguments[1] if arguments[0] == "benchmark" else None
         known = plan is None or (ROOT / f"src/nearkin/benchmark/plans/{plan}.toml").exists()
         return None if known else f"there is no plan {plan}"
@@ -125,4 +127,5 @@ def test_wrong_rows_would_be_noticed():
     assert problem("nearkin.losses.triplet:Triplet(margin)") is None
     assert problem("cmd: nearkin tournament --publisht thesis")
     assert problem("cmd: nearkin benchmark nothing")
+    assert problem("cmd: nearkin explain nothing")
     assert problem("tests/test_seeds_page.py::test_wrong_rows_would_be_noticed") is None

@@ -148,3 +148,12 @@ def test_a_run_that_began_without_an_audit_has_none(recipe, tmp_path):
     assert again.finished
     assert not again.audit_file.exists()
     assert not (again.path / "audit").exists()
+
+
+def test_a_retrained_network_is_audited_as_far_as_it_was_trained(recipe, tmp_path):
+    run = new_run(tmp_path / "run", recipe.changed({"protocol.name": "retrained"}))
+    result = execute(run).result
+    audit = Audit.read(run.path)
+    assert list(audit.rows) == list(range(result.epoch + 1))
+    assert audit.scores("recall_at_1")[result.epoch] == result.test.recall_at[1]
+    assert not [*run.path.rglob("epoch-*")]

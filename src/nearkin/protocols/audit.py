@@ -41,7 +41,7 @@ def audit(
         if home.audit_file.exists():
             continue
         epochs = home.kept_epochs()
-        if epochs != list(range(task.settings.last_epoch + 1)):
+        if epochs != list(range(len(epochs))) or one.epoch not in epochs:
             observer.warning("no audit: this run began without one, and its first epochs were not kept")
             home.remove_epochs()
             continue

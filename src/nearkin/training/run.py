@@ -420,9 +420,10 @@ class Run:
         self.remove_epochs()
 
     def remove_epochs(self) -> None:
-        """Remove the networks of all epochs that are kept apart."""
+        """Remove the networks of all epochs that are kept apart, those of a first training as well."""
         if self.writes:
-            shutil.rmtree(self._audit_folder, ignore_errors=True)
+            for folder in (self._audit_folder, self.selection_path / self._audit_folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def audit_file(self) -> Path:

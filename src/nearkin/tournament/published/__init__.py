@@ -234,13 +234,15 @@ def table_15() -> list[SearchedRange]:
     """The thesis's Table 15: what was searched on validation classes, and what was found."""
     return [
         SearchedRange(
-            row["loss"],
-            row["keyword"],
-            row["printed_as"],
-            *(float(row[key]) for key in ("low", "high")),
-            row["low_included"] == "yes",
-            *(float(row[key]) for key in ("step", "best")),
-            row["note"],
+            loss=row["loss"],
+            keyword=row["keyword"],
+            printed_as=row["printed_as"],
+            low=float(row["low"]),
+            high=float(row["high"]),
+            low_included=row["low_included"] == "yes",
+            step=float(row["step"]),
+            best=float(row["best"]),
+            note=row["note"],
         )
         for row in _rows("thesis_search.csv")
     ]
