@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.axes import Axes
@@ -308,8 +308,8 @@ def places_of(nodes: Tensor) -> Tensor:
 
 
 def _legend(figure: Figure, batch: Batch, proxies: bool) -> None:
-    def mark(**keywords: object) -> Line2D:
-        return Line2D([], [], **keywords)  # type: ignore[arg-type]
+    def mark(**keywords: Any) -> Line2D:
+        return Line2D([], [], **keywords)
 
     handles = [
         mark(color=PULL, linewidth=2.5, label="pulls together"),
@@ -317,7 +317,7 @@ def _legend(figure: Figure, batch: Batch, proxies: bool) -> None:
         mark(linestyle="", marker="o", markersize=5.5, color=GREY, label="sample"),
     ]
     if proxies:
-        style = {"linestyle": "", "marker": "o", "markersize": 7.5, "color": INK}
+        style: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 7.5, "color": INK}
         handles.append(mark(**style, markeredgecolor=GREY, markeredgewidth=1.6, label="proxy"))
     height = float(figure.get_size_inches()[1])
     figure.legend(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -90,7 +90,7 @@ def solve_xor(points_per_corner: int = 12, seed: int = 0) -> Xor:
 
 
 def _learned(learner: MetricLearner, points: Array, classes: Array) -> MetricLearner:
-    fitted: MetricLearner = learner.fit(points, classes)  # type: ignore[attr-defined]
+    fitted: MetricLearner = learner.fit(points, classes)
     return fitted
 
 
@@ -205,7 +205,7 @@ def _draw_neuron(axes: Axes, learnt: Perceptron) -> None:
         width = 0.6 + 3.4 * abs(weight) / np.abs(weights).max()
         axes.plot(*zip(place, sum_, strict=True), color=PULL if weight > 0 else PUSH, lw=width, zorder=1)
         x, y = (0.46 * a + 0.54 * b for a, b in zip(place, sum_, strict=True))
-        note = {"ha": "center", "va": "center", "fontsize": 7, "color": INK, "zorder": 2}
+        note: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "color": INK, "zorder": 2}
         axes.text(
             x,
             y,
@@ -233,7 +233,13 @@ def _draw_steps(axes: Axes, learnt: Perceptron, points: Array, labels: Array) ->
     """Figure 4: the line after every step, the last in ink; and the sample that moved each."""
     for label in (0, 1):
         own = points[labels == label]
-        style = {"marker": marker_of(label), "color": colour_of(label), "mec": PAPER, "mew": 0.5, "zorder": 3}
+        style: dict[str, Any] = {
+            "marker": marker_of(label),
+            "color": colour_of(label),
+            "mec": PAPER,
+            "mew": 0.5,
+            "zorder": 3,
+        }
         axes.plot(*own.T, linestyle="", ms=5, **style)
     _frame(axes, points)
     _shade(axes, learnt.path_[-1])

@@ -44,7 +44,9 @@ class ProxyRepulsion(ProxyLoss):
     When to use:
         When proxies of different classes crowd together. Through samples, only directions that the batch
         occupies count, and the repulsion grows with the batch. With relations, give it batches with several
-        samples of each class, as ``multi_similarity`` wants them.
+        samples of each class, as ``multi_similarity`` wants them; what it gains on validation classes is
+        measured by ``benchmarks/relations.py``. A memory (``[loss.memory]``) and offline mining
+        (``sampler.name = "hard_neighbours"``) go with it as with any loss.
 
     Relations to other losses:
         ``proxy_anchor``'s positive term; the other one acts between proxies, directly or through the samples.

@@ -62,7 +62,9 @@ def compares_samples(
     True
     """
     if isinstance(loss, str) and hyperparameters:
-        return bool(get(loss).compares_with(hyperparameters))
+        compares_with = getattr(get(loss), "compares_with", None)
+        if compares_with is not None:
+            return bool(compares_with(hyperparameters))
     return bool(getattr(get(loss) if isinstance(loss, str) else loss, "compares_samples", True))
 
 
