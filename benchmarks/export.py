@@ -83,7 +83,7 @@ def exported(model: Model, birds: data.DataSet, options: Options) -> dict[str, S
                 home,
                 format=name,
                 int8=True,
-                calibration=birds.train,
+                calibration=evenly(birds.train, 16) if options.small else birds.train,
                 samples=evenly(birds.require_test(), 8).samples,
                 tolerance=2.0,
             )
