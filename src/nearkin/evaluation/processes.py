@@ -189,7 +189,7 @@ def work(name: str, number: str, metric: Metric) -> None:
     except ValueError as error:
         (folder / f"error-{number}.txt").write_text(str(error), encoding="utf-8")
         return
-    columns = {} if found is None else {key: values.numpy() for key, values in found.items()}
+    columns: Any = {} if found is None else {key: values.numpy() for key, values in found.items()}
     np.savez(folder / f"found-{number}.npz", **columns)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -177,8 +177,7 @@ class Index:
     @property
     def precision(self) -> Precision:
         """What an exact search reads: ``float32``, ``int8`` or ``float16``."""
-        precision: Any = self.store.precision
-        return precision  # type: ignore[no-any-return]
+        return cast(Precision, self.store.precision)
 
     # What is there.
 

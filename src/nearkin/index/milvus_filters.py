@@ -77,8 +77,8 @@ def filter_to_expression(where: Where | None) -> Expression:
 
 def _equals(key: str, wanted: Any) -> str:
     if key == "id":
-        number = as_id(wanted)
-        return NOTHING if number is None else f"id == {number}"
+        own = as_id(wanted)
+        return NOTHING if own is None else f"id == {own}"
     if key in COLUMNS:
         return f'{_FIELDS[key]} == "{token(None if wanted is None else as_text(wanted))}"'
     number_key, text_key = f'facts["n{token(key)}"]', f'facts["t{token(key)}"]'

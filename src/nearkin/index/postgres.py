@@ -330,9 +330,9 @@ class PostgresStore:
     ) -> list[tuple[int, int, float]]:
         """What was found in float16, compared with the queries in float32."""
         ids = sorted({one for _, one, _ in found})
-        rows = dict(zip(ids, self._vectors_of(ids), strict=True))
-        kept = [(place, one) for place, one, _ in found if rows[one] is not None]
-        again = [(place, one, float(queries[place] @ rows[one])) for place, one in kept]
+        there = zip(ids, self._vectors_of(ids), strict=True)
+        rows = {one: row for one, row in there if row is not None}
+        again = [(place, one, float(queries[place] @ rows[one])) for place, one, _ in found if one in rows]
         return sorted(again, key=lambda one: (one[0], -one[2], one[1]))
 
     def _has_graph(self) -> bool:
