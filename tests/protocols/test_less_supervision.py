@@ -157,6 +157,16 @@ def test_the_labelled_part_alone_is_a_training_on_a_smaller_set(tmp_path):
     assert "28 of 56 training samples have a label, of 4 of 8 classes" in whole.result.data.notes
 
 
+def test_data_that_was_opened_otherwise_is_refused():
+    recipe = nearkin.Recipe.parse(
+        {"network": SETTINGS["network"], "protocol": {"name": "few_images"}, "sampler": {"batch_size": 12}}
+    )
+    with pytest.raises(ValueError, match="toy has all its labels"):
+        recipe.build(data=data_set())
+    arranged = FewImages().arrange(data_set(), 0)
+    assert recipe.build(data=arranged).data is arranged
+
+
 def test_without_labels_a_method_must_be_named(tmp_path):
     with pytest.raises(ValueError, match="no training sample has a label: say how to learn without"):
         nearkin.train(data_set(), protocol="unsupervised", output=tmp_path / "run", **SETTINGS)
@@ -236,7 +246,11 @@ def test_noise_by_the_nearest_class_is_what_trains(tmp_path, monkeypatch):
     wrong = wrong_rows(len(truth), 0.3, 0)
     assert torch.equal(in_task, labels)
     assert (labels != truth).nonzero().flatten().tolist() == wrong.sort().values.tolist()
-    fresh = nearkin.Recipe.parse({"network": SETTINGS["network"]}).build(data=data_set()).embedder
+    fresh = (
+        nearkin.Recipe.parse({"network": SETTINGS["network"], "protocol": "standard"})
+        .build(data=data_set())
+        .embedder
+    )
     features = torch.nn.functional.normalize(fresh.embed(samples(), what="features").double())
     means = torch.nn.functional.normalize(
         torch.stack([features[truth == label].mean(dim=0) for label in range(CLASSES)])

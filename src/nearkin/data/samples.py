@@ -278,9 +278,11 @@ class DataSet:
         gallery: Test samples that are found.
         notes: What a reader of a result should know (counts that differ from the published ones, …).
         closed: Whether the classes are the same in all splits: see :class:`ClosedDataSet`.
+        weakened: Whether a protocol took training labels away or changed them: see :class:`WeakenedDataSet`.
     """
 
     closed: ClassVar[bool] = False
+    weakened: ClassVar[bool] = False
 
     name: str
     train: SampleSet
@@ -325,6 +327,12 @@ class ClosedDataSet(DataSet):
 
     def __post_init__(self) -> None:
         pass  # classes may meet
+
+
+class WeakenedDataSet(DataSet):
+    """A data set whose training labels were taken away or changed, by a protocol with fewer labels."""
+
+    weakened: ClassVar[bool] = True
 
 
 def split_classes(

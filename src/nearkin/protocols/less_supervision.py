@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from nearkin.data import DataSet, SampleSet
+from nearkin.data.samples import WeakenedDataSet
+from nearkin.observer import Observer
 from nearkin.protocols.standard import Standard
+from nearkin.training import NetworkResult, Run, Scorer, Task
 
 
 class LessSupervision(Standard):
@@ -24,7 +26,38 @@ class LessSupervision(Standard):
     def arrange(self, data: DataSet, seed: int) -> DataSet:
         """The data set with other training labels, and a note that says which."""
         samples, note = self.weakened(data.all_classes, seed)
-        return replace(data, train=samples, validation=None, notes=(*data.notes, note))
+        return WeakenedDataSet(
+            data.name,
+            samples,
+            data.test,
+            query=data.query,
+            gallery=data.gallery,
+            notes=(*data.notes, note),
+        )
+
+    def split(self, data: DataSet, seed: int) -> tuple[SampleSet, SampleSet | None]:
+        """All training samples, with the labels that are left; nothing selects.
+
+        Raises:
+            ValueError: The data set has all its labels: it was opened without this protocol.
+        """
+        self._refuse_whole(data)
+        return super().split(data, seed)
+
+    def train(
+        self, task: Task, run: Run, data: DataSet, observer: Observer, score_test: Scorer | None = None
+    ) -> list[NetworkResult]:
+        """One training on all classes, with the labels that are left."""
+        self._refuse_whole(data)
+        return super().train(task, run, data, observer, score_test)
+
+    @staticmethod
+    def _refuse_whole(data: DataSet) -> None:
+        if not data.weakened:
+            raise ValueError(
+                f"{data.name} has all its labels: a protocol with fewer takes them away when a recipe opens "
+                "the data set, so let it be opened there, or call the protocol's arrange first"
+            )
 
     @abstractmethod
     def weakened(self, samples: SampleSet, seed: int) -> tuple[SampleSet, str]:

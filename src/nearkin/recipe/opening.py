@@ -57,7 +57,7 @@ def arranged(recipe: Recipe, data_set: DataSet) -> DataSet:
     else:
         protocol = ProtocolRecipe.maker(name)(**recipe.protocol.keywords)
     arrange = getattr(protocol, "arrange", None)
-    if arrange is None or data_set.closed:
+    if arrange is None or data_set.closed or data_set.weakened:
         return data_set
     made: DataSet = arrange(data_set, recipe.seed)
     return made

@@ -67,7 +67,7 @@ class LabelledBesideUnlabelled(PlannedSampler):
         if unlabelled is not None and len({*unlabelled.batch_sizes}) != 1:
             raise ValueError("the batches of samples without a label must all have the same size")
         # Not all samples without a label come in every epoch, which is as it should be.
-        self.batches = len((labelled or self.parts[0]).batch_sizes)
+        self.batches = len(self.parts[0])
 
     def _planned_sizes(self) -> list[int]:
         beside = 0 if self.unlabelled is None else self.unlabelled.batch_sizes[0]

@@ -156,7 +156,8 @@ def mutual_clusters(units: Tensor, neighbours: int) -> Tensor:
     mutual = torch.isin(rows * images + others, others * images + rows)
     rows, others = rows[mutual], others[mutual]
     # Each image takes the smallest number in reach, and then the number that one has, until nothing changes.
-    parts, before = torch.arange(images), None
+    parts = torch.arange(images)
+    before: Tensor | None = None
     while before is None or not torch.equal(parts, before):
         before = parts
         parts = parts.scatter_reduce(0, rows, parts[others], "amin")

@@ -104,7 +104,7 @@ class NeighboursSampler(PlannedSampler):
         nearest, drawn = self._nearest.tolist(), self._drawn(generator)
         planned: list[int] = []
         for size in self._planned_sizes():
-            batch: dict[int, None] = {}  # a set that keeps its order
+            batch: dict[int, Any] = {}  # a set that keeps its order
             while len(batch) < size:
                 image = next(one for one in drawn if one not in batch)
                 near = [other for other in nearest[image] if other not in batch][: self.neighbours]

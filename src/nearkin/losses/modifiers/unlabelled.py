@@ -48,7 +48,8 @@ class WithUnlabelled(Modifier):
     @property
     def teacher_decay(self) -> float | None:  # type: ignore[override]
         """The decay of the moving average that the term learns from, if it does."""
-        return getattr(self.term, "teacher_decay", None) if self.weight else None
+        decay: float | None = getattr(self.term, "teacher_decay", None)
+        return decay if self.weight else None
 
     @runs_eagerly
     def forward(
