@@ -34,10 +34,12 @@ MODULES = {
     "index": "index",
     "index_cub": "index",
     "index_large": "index",
+    "stores": "stores",
     "mining": "mining",
     "input": "input",
     "training": "training",
     "trunk": "trunk",
+    "export": "export",
     "classical": "classical",
     "classical_more": "classical",
 }

@@ -15,6 +15,7 @@ import sys
 import figures
 import harness
 import quote
+import scale
 
 
 def benchmarks(names: list[str]) -> list[tuple[harness.Benchmark, str]]:
@@ -41,7 +42,7 @@ def main() -> None:
             print(f"deleted {path.name}: {reason}", file=sys.stderr)
     code = harness.run_all(benchmarks(arguments.names), arguments)
     if not (arguments.anyway or arguments.small):
-        for document in quote.write():
+        for document in [*quote.write(), *scale.write()]:
             print(f"written: {document}", file=sys.stderr)
     sys.exit(code)
 

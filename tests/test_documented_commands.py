@@ -1,9 +1,10 @@
 """Every ``nearkin …`` that README and the pages tell a reader to type is typed here, on small data.
 
 A page's bash blocks are run one by one, each in a folder of its own that holds what the documents speak of:
-``birds/`` (a folder per class), ``birds.toml``, ``pairs.csv``, ``points.csv``, ``mine.npz`` and, unless the
-block trains it, the finished run ``runs/birds``. What takes hours or a network is listed in ``NOT_RUN`` with
-the reason; its options are checked all the same. New pages need nothing: their blocks are found.
+``birds/`` (a folder per class), ``birds.toml``, ``pairs.csv``, ``people.csv``, ``points.csv``, ``mine.npz``
+and, unless the block trains it, the finished run ``runs/birds``. What takes hours or a network is listed in
+``NOT_RUN`` with the reason; its options are checked all the same. New pages need nothing: their blocks are
+found.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ NOT_RUN = {
     "nearkin serve birds.index": _SERVES,
     "nearkin serve birds.index other.index": _SERVES,
     "nearkin serve birds.index --host 0.0.0.0 --api-key-file key": _SERVES,
+    **dict.fromkeys(
+        (
+            "nearkin index runs/birds birds -o postgresql://localhost/shop/birds",
+            "nearkin search postgresql://localhost/shop/birds birds/bird07/2.png -k 5",
+        ),
+        "needs a server; tests/index/test_servers.py starts one",
+    ),
     "nearkin explain forces -o moving.html": "moves every loss a long way; the site is built with it",
 }
 """Commands, as written, that are only looked at, and why."""
@@ -133,6 +141,8 @@ def desk(birds, tmp_path, monkeypatch, nearkin) -> Path:
     embeddings = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
     lines = [f"birds/bird{n:02}/0.png,birds/bird{m:02}/1.png,{int(n == m)}" for n, m in PAIRS]
     Path("pairs.csv").write_text("\n".join(["a,b,same", *lines]))
+    seen = [f"birds/bird{n:02}/{number}.png,bird{n:02},c{number}" for n in range(44) for number in range(4)]
+    Path("people.csv").write_text("\n".join(["path,label,camera", *seen]))
     np.savez("mine.npz", embeddings=embeddings, labels=np.arange(12) % 3)
     return tmp_path
 

@@ -64,7 +64,23 @@ def test_every_extra_that_is_asked_for_exists():
 
 def test_the_tests_extra_brings_what_the_tests_of_the_others_need():
     (own,) = (text for text in EXTRAS["test"] if text.startswith("nearkin["))
-    assert set(re.findall(r"\w+", own)[1:]) == set(EXTRAS) - {"test", "ray", "tracking"}
+    heavy = {"test", "openvino", "ray", "tracking", "milvus", "postgres", "servers"}
+    assert set(re.findall(r"\w+", own)[1:]) == set(EXTRAS) - heavy
+
+
+@pytest.mark.parametrize(
+    ("package", "address", "extra"),
+    [
+        ("psycopg", "postgresql://localhost/shop/birds", "postgres"),
+        ("pymilvus", "milvus://localhost/birds", "milvus"),
+    ],
+)
+def test_an_index_on_a_server_without_its_client_says_so_in_one_line(package, address, extra):
+    done = without({package}, command("index", address))
+    assert done.returncode == 2
+    assert (
+        f"needs the package {package}, which is not installed: pip install 'nearkin[{extra}]'" in done.stderr
+    )
 
 
 def test_base_dependencies_are_none_of_the_extras():

@@ -175,6 +175,21 @@ def test_readme_agrees_with_the_results():
     assert not quote.disagreeing(), "README's figures differ from benchmarks/results: benchmarks/quote.py"
 
 
+def test_the_page_on_scale_says_what_the_results_say(tmp_path):
+    import scale  # noqa: PLC0415 - beside figures
+
+    assert scale.right() == scale.PAGE.read_text(encoding="utf-8"), "run benchmarks/scale.py"
+    none = scale.table(tmp_path)
+    assert none.count("not measured yet") == 3 * len(scale.STORES) * len(scale.COUNTS)
+    assert "| 10⁶ | a folder, float32 | 1.9 GiB |" in none
+    sides = {"ours": [[10.0]], "PostgreSQL": [[50.0]]}
+    rows = [figures.Row("load, 100,000 × 512", "s", sides), figures.Row("one query, exact, …", "ms", sides)]
+    found = figures.Result("stores", "", "", "", "", {}, {}, tuple(rows))
+    assert scale.slope(found, "load", "PostgreSQL") == 50
+    assert scale.slope(found, "one query, exact", "ours") == 0.01
+    assert scale.slope(found, "one query, exact", "Milvus") is None
+
+
 def measured_section() -> str:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     return readme.split("\n## Measured\n")[1].split("\n## ")[0]

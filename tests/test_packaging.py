@@ -26,7 +26,7 @@ else:
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-TOOLS = {"test", "docs", "benchmark"}
+TOOLS = {"test", "docs", "benchmark", "servers"}
 """Extras that nearkin itself never imports: what they bring may be as new as it likes."""
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 YAML = [

@@ -21,6 +21,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from reference import ROOMS, api_pages, api_table, recipe_reference
+from seeds import seeds_table
 
 from nearkin import losses
 from nearkin.explain import (
@@ -360,5 +361,6 @@ def _similarity_table() -> str:
 _TABLES: dict[str, Callable[[], str]] = {
     "<!-- table: api -->": api_table,
     "<!-- table: choice -->": _choice_table,
+    "<!-- table: seeds -->": seeds_table,
     "<!-- table: similarities -->": _similarity_table,
 }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nearkin import (
         sampling as sampling,
     )
-    from nearkin.api import compare, evaluate, load, tournament, train, tune
+    from nearkin.api import compare, evaluate, export, load, publish, tournament, train, tune
     from nearkin.index import Index
     from nearkin.model import Model
     from nearkin.recipe import Recipe
@@ -47,7 +47,9 @@ __all__ = [
     "Task",
     "compare",
     "evaluate",
+    "export",
     "load",
+    "publish",
     "tournament",
     "train",
     "tune",
@@ -62,7 +64,9 @@ _HOMES = {
     "Task": "nearkin.training",
     "compare": "nearkin.api",
     "evaluate": "nearkin.api",
+    "export": "nearkin.api",
     "load": "nearkin.api",
+    "publish": "nearkin.api",
     "train": "nearkin.api",
     "tune": "nearkin.api",
 }

@@ -1,11 +1,11 @@
-"""The library in six functions: train, load, evaluate, tune, tournament, compare. The commands call them."""
+"""The library in eight functions, which the commands call: train, load, evaluate, tune and others."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nearkin.data import DataSet
 from nearkin.data.per_sample import as_transform
@@ -21,6 +21,8 @@ from nearkin.recipe.reopening import data_of, networks_of
 from nearkin.training import Description, Run, RunError
 
 if TYPE_CHECKING:
+    from nearkin.model.exporting import Export
+    from nearkin.publishing import Published
     from nearkin.tournament.standings import Standings
     from nearkin.tuning.search import Search
 
@@ -123,6 +125,113 @@ def load(
     if is_model(folder) or list(folder.glob("network-*/model.json")):
         return Model.read(folder, **given)
     return Model(networks_of(Run.existing(folder), **given), {"run": str(folder)})
+
+
+def export(
+    model: Path_,
+    output: Path_ | None = None,
+    *,
+    format: str = "onnx",  # noqa: A002  (what everybody calls it)
+    int8: bool = False,
+    preprocessing: Literal["inside", "beside"] | None = None,
+    data: Any = None,
+    fold: int | None = None,
+    network: Any = None,
+    transform: Any = None,
+    collate: Any = None,
+    samples: Any = None,
+    calibration: Any = None,
+    progress: bool | Observer = True,
+    **options: Any,
+) -> list[Export]:
+    """Write the model of a run as a file for another runtime, unless its embeddings differ from the model's.
+
+    It is compared on the run's validation classes, and int8 is calibrated on its training samples, where the
+    data is at hand; the comparison says where it is not.
+
+    Args:
+        model: The directory of a run, or of a saved model.
+        output: The file, or a folder for it; by default the model's name in the working directory.
+        format: As in :meth:`nearkin.Model.export`.
+        int8: As there.
+        preprocessing: As there.
+        data: The data set of the run, where it has moved or was given in Python: a path or an object.
+        fold: As in :func:`load`.
+        network: As in :func:`load`.
+        transform: As in :func:`load`.
+        collate: As in :func:`load`.
+        samples: As in :meth:`nearkin.Model.export`; by default training samples, where no class was held out.
+        calibration: As there; by default the training samples of the run.
+        progress: Whether to show progress, or who is told about it.
+        **options: ``tolerance``, ``recall_tolerance``, ``most`` and ``opset``, as there.
+    """
+    from nearkin.model.exporting import export as export_model  # noqa: PLC0415  (imports what exporters need)
+    from nearkin.recipe.held_out import training_data_of  # noqa: PLC0415
+
+    loaded = load(model, fold=fold, network=network, transform=transform, collate=collate)
+    observer = observer_for(progress)
+    try:
+        known = training_data_of(Path(model), fold=fold, data=data, observer=observer)
+        return export_model(
+            loaded,
+            output or _default_export(Path(model), format),
+            format=format,
+            int8=int8,
+            preprocessing=preprocessing,
+            validation=known.validation if samples is None else None,
+            samples=known.learnt if samples is None and known.validation is None else samples,
+            calibration=known.learnt if calibration is None else calibration,
+            why_no_validation=known.why_no_validation or "other samples were given to compare on",
+            observer=observer,
+            **options,
+        )
+    finally:
+        observer.end()
+
+
+def _default_export(model: Path, format: str) -> Path:  # noqa: A002
+    from nearkin.model.exporting import default_name  # noqa: PLC0415
+
+    return Path(default_name(model.resolve().name, format))
+
+
+def publish(
+    model: Path_,
+    folder: Path_,
+    *,
+    push: str | None = None,
+    private: bool = False,
+    fold: int | None = None,
+    name: str | None = None,
+    license: str = "unknown",  # noqa: A002  (what the Hub calls it)
+    hub: Any = None,
+) -> Published:
+    """Write the model of a run as a repository of the Hugging Face Hub, with a card made from its result.
+
+    ``nearkin.load`` reads the folder, timm the backbone. Nothing leaves the machine without ``push``, and
+    what is written names no path of it.
+
+    Args:
+        model: The directory of a run, of its final network, or of a saved model.
+        folder: A new one, or one that an earlier call wrote.
+        push: A repository of the Hub to push to, such as ``me/birds``.
+        private: Whether a new repository is private.
+        fold: As in :func:`load`.
+        name: What the card calls the model; by default the folder's name.
+        license: As the Hub spells it, such as ``apache-2.0``.
+        hub: A ``huggingface_hub.HfApi`` to push with; by default one with the token that is logged in.
+
+    Returns:
+        The folder, and the address if it was pushed.
+    """
+    from nearkin.publishing import Origin, Published  # noqa: PLC0415  (few need it)
+    from nearkin.publishing import publish as write  # noqa: PLC0415
+    from nearkin.publishing import push as push_folder  # noqa: PLC0415
+
+    loaded, origin = load(model, fold=fold), Origin.of(Path(model), fold)
+    path = write(loaded, folder, origin, name=name, license_=license, repository=push)
+    address = None if push is None else push_folder(path, push, private=private, hub=hub)
+    return Published(path, address)
 
 
 def _of_fold(folder: Path, fold: int) -> Path:

@@ -16,6 +16,7 @@ KINDS = {
     "checked": "which images can be read",
     "content-hashes": "hashes of files",
     "glyphs": "the embedded data set, drawn",
+    "models": "models of indexes on servers",
     "pseudo_labels": "names that a classifier gave",
     "texts": "embeddings of class names",
     "weights": "weights that were downloaded",

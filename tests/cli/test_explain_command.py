@@ -51,6 +51,27 @@ def test_weights_of_a_run_are_those_of_its_own_loss(explain, small_recipe, tmp_p
     assert explain(*of_run, "-o", "train.svg")[0] == 0
     assert explain(*of_run, "--split", "test", "-o", "test.svg")[0] == 0
     assert (tmp_path / "train.svg").read_bytes() != (tmp_path / "test.svg").read_bytes()
+    edges = ("edges", "--run", tmp_path / "run", "--classes", 2)
+    assert explain(*edges, "-o", "edges.svg")[0] == 0
+    drawn = (tmp_path / "edges.svg").read_text()
+    assert "contrastive" in drawn
+    assert "glyphs, train classes" in drawn
+    assert explain(*edges, "proxy_anchor", "-o", "edges.svg")[0] == 0
+    assert "proxy_anchor" in (tmp_path / "edges.svg").read_text()
+
+
+def test_edges_xor_and_perceptron(explain, tmp_path):
+    assert explain("edges", "npair", "softmax") == (0, "picture   edges.png\n", "")
+    assert explain("edges", "--figure", "20", "-o", "figure.svg")[0] == 0
+    code, _, err = explain("edges", "--figure", "19")
+    assert code == 2
+    assert "figure '19' has no edges: choose one of 17, 18" in err
+    assert "leave LOSS, --run and --embeddings out" in explain("edges", "nca", "--figure", "20")[2]
+    assert "span" in explain("edges", "nca", "--classes", "8", "--images-per-class", "6")[2]
+    assert explain("xor") == (0, "picture   xor.png\n", "")
+    assert explain("perceptron", "--seed", "2") == (0, "picture   perceptron.png\n", "")
+    for name in ("edges.png", "figure.svg", "xor.png", "perceptron.png"):
+        assert (tmp_path / name).exists()
 
 
 def test_similarities_are_printed_beside_table_1(explain, tmp_path):

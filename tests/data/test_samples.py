@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from nearkin import data
+from nearkin.data import ImageArray, SampleSet
+from nearkin.data.joining import join
 
 THREE = data.Texts(["a", "b", "c"])
 
@@ -50,3 +52,24 @@ def test_a_share_of_classes_is_called_what_the_caller_calls_it():
 def test_a_data_set_without_a_test_split_says_so():
     with pytest.raises(ValueError, match="toy has no test split"):
         data.DataSet("toy", data.SampleSet(THREE, "xyz")).require_test()
+
+
+def test_unknown_labels_stay_unknown_whatever_becomes_of_a_set():
+    pixels = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1).expand(6, 1, 8, 8)
+    birds = SampleSet(ImageArray(pixels), list("abcabc"))
+    some = birds.without_labels([1, 3, 4])
+    assert (some.labels.tolist(), some.class_names) == ([0, -1, 1, -1, -1, 1], ("a", "c"))
+    assert (some.num_classes, some.is_labelled.tolist()) == (2, [True, False, True, False, False, True])
+    assert repr(some) == "SampleSet(6 samples, 2 classes, 3 without a label)"
+    assert birds.labels.tolist() == [0, 1, 2, 0, 1, 2]
+    chosen = some.select([5, 1, 2])
+    assert (chosen.labels.tolist(), chosen.class_names) == ([0, -1, 0], ("c",))
+    part = some.labelled_part()
+    assert (part.labels.tolist(), part.class_names) == ([0, 1, 1], ("a", "c"))
+    assert [int(part.samples[row][0, 0, 0]) for row in range(3)] == [0, 2, 5]
+    assert birds.labelled_part() is birds
+    none = birds.without_labels(range(6))
+    assert (none.num_classes, none.labels.unique().tolist(), len(none.labelled_part())) == (0, [-1], 0)
+    both = join(some, SampleSet(ImageArray(pixels[:2]), ["x", "y"]).without_labels([1]))
+    assert (both.labels.tolist(), both.class_names) == ([0, -1, 1, -1, -1, 1, 2, -1], ("a", "c", "x"))
+    assert len({birds.fingerprint(), some.fingerprint(), none.fingerprint()}) == 3

@@ -166,7 +166,8 @@ def test_caffe_weights_get_bgr_up_to_255():
 def test_wrong_values_are_named():
     for make in (training_transform, evaluation_transform):
         with pytest.raises(
-            ValueError, match="unknown transform 'random': known: as_is, none, resized_crop, simple_crop"
+            ValueError,
+            match="unknown transform 'random': known: as_is, multi_scale, none, resized_crop, simple_crop",
         ):
             make(PLAIN, "random")
     with pytest.raises(ValueError, match="resize=30 leaves no room for a crop of 48"):

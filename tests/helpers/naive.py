@@ -378,7 +378,7 @@ def proxy_gml(x, y, w, *, proxies_per_class=12, ratio=0.05, regularization=0.3, 
     return mean(terms, y, counts) + everywhere(regularization * sum(rest) / len(rest), y)
 
 
-def proxy_repulsion(x, y, w, *, alpha=32.0, margin=0.1, through_samples=True, counts=None):
+def proxy_repulsion(x, y, w, *, alpha=32.0, margin=0.1, through_samples=True, relations=0.0, counts=None):
     z, v = units(x), units(w)
     times = [1.0] * len(y) if counts is None else counts
     push = torch.zeros(())
@@ -391,7 +391,8 @@ def proxy_repulsion(x, y, w, *, alpha=32.0, margin=0.1, through_samples=True, co
                     R = sum(n * (v[c] @ a) * (a @ v[d]) for n, a in zip(times, z, strict=True))
                 exponents.append(alpha * (R + margin))
         push = push + log_one_plus(exponents) / len(w)
-    return pull_of_proxies(z, y, v, alpha, margin, counts) + everywhere(push, y)
+    value = pull_of_proxies(z, y, v, alpha, margin, counts) + everywhere(push, y)
+    return value + relations * multi_similarity(x, y, counts=counts) if relations else value
 
 
 def poincare_distance(a: Tensor, b: Tensor, c: float = 0.1, clip: float = 2.3) -> Tensor:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 from indexed import picture_model, write_pictures
+from store_servers import MilvusServer, PostgresServer
 
 from nearkin.index import Index
 from nearkin.model import Model
@@ -30,3 +32,20 @@ def photos(tmp_path) -> Path:
 def index(model, photos, tmp_path):
     with Index.build(model, photos, tmp_path / "shop.index") as built:
         yield built
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """A real one; it lies outside of pytest's folders, which are closed to the account that it runs under."""
+    with tempfile.TemporaryDirectory(prefix="nearkin-postgres-") as folder:
+        server = PostgresServer(Path(folder))
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def milvus_server():
+    with tempfile.TemporaryDirectory(prefix="nearkin-milvus-", ignore_cleanup_errors=True) as folder:
+        server = MilvusServer(Path(folder))
+        yield server
+        server.stop()

@@ -215,3 +215,24 @@ def test_what_is_no_index_is_told(model, photos, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty holds no image"):
         Index.build(model, tmp_path / "empty", tmp_path / "i")
+
+
+def test_a_tar_shard_is_indexed_as_its_files_are(model, photos, tmp_path):
+    import tarfile  # noqa: PLC0415
+
+    with tarfile.open(tmp_path / "shard.tar", "w") as archive:
+        for number, file in enumerate(sorted(photos.rglob("*.png"))):
+            archive.add(file, f"{number:04d}.png")
+            (tmp_path / "label").write_text(file.parent.name)
+            archive.add(tmp_path / "label", f"{number:04d}.cls")
+    with (
+        Index.build(model, tmp_path / "shard.tar", tmp_path / "packed") as packed,
+        Index.build(model, photos, tmp_path / "files") as files,
+    ):
+        assert packed.labels() == files.labels()
+        assert packed.items()[7].name == "shard.tar/0007.png"
+        ids = [item.id for item in packed.items()]
+        torch.testing.assert_close(
+            packed.vectors(ids), files.vectors([item.id for item in files.items()]), atol=1e-5, rtol=0
+        )
+        assert packed.add(tmp_path / "shard.tar").known == 20

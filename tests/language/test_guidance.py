@@ -103,14 +103,15 @@ def test_without_a_language_table_the_loss_is_left_alone(small_recipe):
 
 
 def test_settings_reach_the_loss(small_recipe, encoder):
-    recipe = Recipe.parse(with_language(small_recipe, weight=3.0, shift=0.5, prompt="the sign {}"))
+    words = {"weight": 3.0, "shift": 0.5, "prompt": "the sign {}", "form": "survey"}
+    recipe = Recipe.parse(with_language(small_recipe, **words))
     images = SampleSet(
         ImageArray(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)),
         [0, 1],
         ["U+0041 A latin capital letter a", "U+0042 B latin capital letter b"],
     )
     loss = recipe.build().loss(images, 16, torch.Generator(), Observer())
-    assert (loss.weight, loss.shift) == (3.0, 0.5)
+    assert (loss.weight, loss.shift, loss.form) == (3.0, 0.5, "survey")
     assert encoder.asked == [["the sign latin capital letter a", "the sign latin capital letter b"]]
 
 
@@ -152,6 +153,7 @@ def test_a_recipe_with_language_is_written_and_read(tmp_path):
         ({"weigth": 1}, "'language' has no keyword 'weigth': did you mean weight"),
         ({"weight": -1.0}, "loss.language. weight=-1.0 must be a finite number, at least 0"),
         ({"prompt": "a photo"}, "prompt='a photo' has no place for the class name"),
+        ({"form": "thesis"}, "form='thesis' must be one of: paper, survey"),
     ],
 )
 def test_mistakes_in_the_recipe_are_named(language, message):

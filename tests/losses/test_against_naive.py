@@ -103,6 +103,8 @@ PROXY_CASES = [
     ("proxy_gml", {"proxies_per_class": 2, "ratio": 0.6, "regularization": 0.0}, naive.proxy_gml),
     ("proxy_repulsion", {}, naive.proxy_repulsion),
     ("proxy_repulsion", {"through_samples": False}, naive.proxy_repulsion),
+    ("proxy_repulsion", {"relations": 0.6}, naive.proxy_repulsion),
+    ("proxy_repulsion", {"relations": 1.0, "through_samples": False}, naive.proxy_repulsion),
     ("direction_proxy_nca", {"gamma": 0.3}, naive.proxy_nca),
     ("direction_proxy_nca", {"gamma": 0.5, "scale": 1.0}, naive.proxy_nca),
 ]

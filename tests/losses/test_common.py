@@ -48,6 +48,7 @@ VARIANTS = [
     ("soft_triple", {"proxies_per_class": 1}),
     ("proxy_anchor", {"alpha": 200.0}),
     ("proxy_repulsion", {"through_samples": False}),
+    ("proxy_repulsion", {"relations": 0.5}),
 ]
 
 

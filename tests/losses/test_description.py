@@ -85,7 +85,7 @@ def test_defaults_are_those_of_the_equations():
         "soft_triple": {"scale": 20.0, "gamma": 0.1, "margin": 0.01, "tau": 0.2, "proxies_per_class": 10},
         "proxy_anchor": {"alpha": 32.0, "margin": 0.1},
         "proxy_gml": {"proxies_per_class": 12, "ratio": 0.05, "regularization": 0.3},
-        "proxy_repulsion": {"alpha": 32.0, "margin": 0.1, "through_samples": True},
+        "proxy_repulsion": {"alpha": 32.0, "margin": 0.1, "through_samples": True, "relations": 0.0},
         "direction_triplet": {"margin": 0.1, "gamma": 0.3},
         "direction_multi_similarity": {"gamma": 0.3},
         "direction_proxy_nca": {"scale": 9.0, "gamma": 0.3},

@@ -41,6 +41,20 @@ def test_nearness_is_minus_the_distance(name):
     torch.testing.assert_close(themselves, torch.zeros_like(themselves), rtol=0, atol=1e-10)
 
 
+def test_the_surveys_triplet_and_its_gradients_are_literal():
+    """(5) and (6): raw embeddings, squared distances, and gradients 2(n − p), 2(p − a), 2(a − n)."""
+    generator = torch.Generator().manual_seed(0)
+    a, p, n = (3 * torch.randn(1, 5, dtype=torch.float64, generator=generator) for _ in range(3))
+    a.requires_grad_()
+    others = torch.cat([p, n]).requires_grad_()
+    loss = losses.build("triplet", metric="euclidean_raw", mining="all", margin=200.0)
+    value = loss(a, torch.tensor([0]), references=others, reference_labels=torch.tensor([0, 1]))
+    torch.testing.assert_close(value, (a - p).square().sum() - (a - n).square().sum() + 200.0)
+    value.backward()
+    torch.testing.assert_close(a.grad, 2 * (n - p))
+    torch.testing.assert_close(others.grad, torch.cat([2 * (p - a.detach()), 2 * (a.detach() - n)]))
+
+
 def test_curvature_and_clip():
     a, b = rows(1), rows(1, seed=1)
     for c, clip in ((0.01, 1.0), (1.0, 2.3), (4.0, 0.5)):

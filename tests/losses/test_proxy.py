@@ -68,6 +68,33 @@ def test_repulsion_through_many_samples_stays_finite(dtype):
     assert torch.isfinite(loss.proxies.grad).all()
 
 
+def test_no_relations_is_the_loss_as_it_was_bit_for_bit():
+    sizes = {"num_classes": 7, "embedding_dim": 5}
+    plain, none = (
+        losses.build("proxy_repulsion", **sizes),
+        losses.build("proxy_repulsion", relations=0.0, **sizes),
+    )
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(9, 5, generator=generator), torch.randint(7, (9,), generator=generator)
+    assert torch.equal(plain(x, y), none(x, y))
+    assert set(none.state_dict()) == {"proxies"}
+    assert not none.compares_samples
+
+
+def test_relations_add_a_share_of_multi_similarity():
+    loss = losses.build("proxy_repulsion", num_classes=7, embedding_dim=5, relations=0.25).double()
+    plain = losses.build("proxy_repulsion", num_classes=7, embedding_dim=5).double()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(9, 5, dtype=torch.float64, generator=generator, requires_grad=True)
+    y = torch.randint(3, (9,), generator=generator)
+    torch.testing.assert_close(loss(x, y), plain(x, y) + 0.25 * losses.build("multi_similarity")(x, y))
+    assert torch.autograd.gradcheck(lambda x: loss(x, y), x)
+    assert loss.compares_samples
+    assert [group["name"] for group in loss.param_groups(0.1)] == ["proxies"]
+    with pytest.raises(ValueError, match="relations=1.5 must be from 0 to 1"):
+        losses.build("proxy_repulsion", num_classes=7, embedding_dim=5, relations=1.5)
+
+
 def test_chunks_change_nothing(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(9, 5, dtype=torch.float64, generator=generator)

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -273,3 +274,47 @@ def test_memory_holds_a_chunk_and_not_the_folder(tmp_path):
         chunks = model.embed_in_chunks(model.samples(pixels), batch_size=16, chunk=32)
         peaks.append(peak_bytes(lambda chunks=chunks: [len(chunk.embeddings) for chunk in chunks]))
     assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_several_processes_write_what_one_writes_and_one_that_is_lost_is_replaced(
+    folder, tmp_path, monkeypatch
+):
+    model = image_model()
+    write_vectors(model, [folder], tmp_path / "one.npy", chunk=4, batch_size=2)
+    started = []
+
+    def start(*arguments, **options):
+        started.append(subprocess.Popen(*arguments, **options))
+        if len(started) == 1:
+            started[0].kill()
+        return started[-1]
+
+    monkeypatch.setattr(vector_files.subprocess, "Popen", start)
+    written = write_vectors(model, [folder], tmp_path / "two.npy", chunk=4, batch_size=2, processes=2)
+    assert len(started) == 2
+    assert started[1].returncode == 0
+    assert (written.embedded, written.found) == (23, 0)
+    assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "two.npy"))
+    assert (tmp_path / "one.csv").read_text() == (tmp_path / "two.csv").read_text()
+    assert not (tmp_path / "two.npy.parts").exists()
+
+
+def test_a_bad_file_stops_several_processes_with_its_name(folder, tmp_path):
+    (folder / "class1" / "01.png").write_bytes(b"broken")
+    with pytest.raises(ValueError, match="01.png"):
+        write_vectors(image_model(), [folder], tmp_path / "v.npy", chunk=4, batch_size=2, processes=2)
+
+
+def test_packed_images_are_embedded_as_files_are(folder, tmp_path):
+    import tarfile  # noqa: PLC0415
+
+    model, files = image_model(), sorted(folder.rglob("*.png"))
+    for number, part in enumerate((files[:10], files[10:])):
+        with tarfile.open(tmp_path / f"{number}.tar", "w") as archive:
+            for file in part:
+                archive.add(file, file.name)
+    shards = [tmp_path / "0.tar", tmp_path / "1.tar"]
+    write_vectors(model, shards, tmp_path / "packed.npy", chunk=4, batch_size=2)
+    np.testing.assert_allclose(np.load(tmp_path / "packed.npy"), model.embed(files).numpy(), atol=1e-5)
+    with pytest.raises(ValueError, match="no other kind of input"):
+        named_samples([shards[0], folder])

@@ -19,6 +19,7 @@ PUBLISHED_PARAMETERS = {
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
     "googlenet": 6_624_904,
+    "googlenet_published": 6_998_552,
     "bninception": 11_295_240,
     "alexnet": 61_100_840,
 }

@@ -118,6 +118,13 @@ def test_the_disclosure_says_what_the_score_depends_on(small_recipe, tmp_path):
     assert told["learning rates"] == pytest.approx({"backbone": 2e-3, "head": 1e-2, "loss": 2e-2})
     assert told["hyperparameters"]["mining"] == "distance_weighted"
     assert (told["network"], told["pooling"], told["batch norm"]) == ("convnet", "avg", "trained")
+    assert told["sampler"] == {
+        "name": "balanced",
+        "batch_size": 40,
+        "images_per_class": 5,
+        "drop_short": False,
+        "drop_last": False,
+    }
     assert (told["weights"], told["embedding size"]) == ("random, seed 0", 16)
     assert told["libraries"]["torch"] == torch.__version__
     other = Recipe.parse(values | {"seed": 1}).build().disclosure

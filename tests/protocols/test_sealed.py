@@ -168,12 +168,19 @@ HONEST = {
     "cross_validation": {"name": "cross_validation", "folds": 2},
     "one fold": {"name": "cross_validation", "folds": 3, "fold": 1},
     "closed_set": {"name": "closed_set"},
+    "unsupervised": {"name": "unsupervised"},
+    "semi_supervised": {"name": "semi_supervised", "labelled_classes": 0.5},
+    "noisy_labels": {"name": "noisy_labels", "share": 0.3, "noise": "nearest"},
+    "few_images": {"name": "few_images", "images_per_class": 4},
 }
 
 
 @pytest.mark.parametrize("protocol", HONEST.values(), ids=HONEST)
 def test_training_selection_and_resuming_cannot_reach_the_test_split(protocol, vault, small_recipe, tmp_path):
-    run = new_run(tmp_path / "run", Recipe.parse(small_recipe | {"protocol": protocol}))
+    recipe = small_recipe | {"protocol": protocol, "sampler": {"batch_size": 20}}
+    if protocol["name"] == "unsupervised":
+        recipe["unlabelled"] = {"name": "pseudo_labels", "clusters": 10, "batch_size": 40}
+    run = new_run(tmp_path / "run", Recipe.parse(recipe))
     with pytest.raises(Interruption):
         execute(run, StopInEpoch())
     assert (vault.opened, vault.unsealed) == (0, 0)

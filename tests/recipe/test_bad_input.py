@@ -12,6 +12,7 @@ DEEP = "[" * 3000 + "]" * 3000
 NUMBERS = [
     "optimizer.lr",
     "optimizer.clip",
+    "optimizer.clip_value",
     "optimizer.eps",
     "optimizer.weight_decay",
     "schedule.warmup",
@@ -86,8 +87,8 @@ def test_what_no_setting_can_mean_is_refused_in_a_short_line(keys, values):
     ("setting", "said"),
     [
         ("loss.name={}", "loss.name: input should be a valid string"),
-        ("terms={}", "terms: input should be 'equal', 'thesis' or 'published'"),
-        ("terms=[[]]", "terms: input should be 'equal', 'thesis' or 'published'"),
+        ("terms={}", "terms: input should be 'equal', 'thesis', 'thesis_code' or 'published'"),
+        ("terms=[[]]", "terms: input should be 'equal', 'thesis', 'thesis_code' or 'published'"),
         (f"optimizer.lr={'9' * 5000}", "optimizer.lr: input should be"),
         (f"seed={'9' * 5000}", "seed: "),
         ("data.difficulty=nan", "difficulty=nan must be a finite number"),

@@ -243,3 +243,24 @@ def test_time_for_the_whole_network_caches_no_trunk(tmp_path, at_hand):
     assert task.embedder.trunk is None
     assert "cached_trunk" not in task.description.terms["network"]
     assert "retrained" in task.description.terms["protocol"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "protocol"),
+    [(2, "closed_set"), (3, "closed_set"), (4, "standard"), (7, "standard"), (8, "retrained")],
+)
+def test_few_classes_start(tmp_path, at_hand, classes, protocol):
+    root = folder_of(tmp_path / "few", size=(60, 60), classes=classes, images=6)
+    settings = {"network": {"size": 32}, "epochs": 1, "progress": False}
+    run = nearkin.train(str(root), output=tmp_path / "run", **settings)
+    assert run.terms["protocol"]["name"] == protocol
+    assert run.description.chosen["protocol.name"]
+    assert ("closed set" in " ".join(run.result.data.notes)) == (protocol == "closed_set")
+    assert nearkin.train(str(root), output=tmp_path / "run", **settings).result == run.result
+    assert nearkin.evaluate(run.path, progress=False).opened.scores.recall_at == run.result.test.recall_at
+
+
+def test_a_protocol_that_is_said_stays(tmp_path, at_hand):
+    root = folder_of(tmp_path / "few", size=(60, 60), classes=4, images=4)
+    with pytest.raises(ValueError, match="training classes are too few"):
+        nearkin.train(str(root), output=tmp_path / "run", protocol="fixed_validation", progress=False)

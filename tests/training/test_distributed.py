@@ -205,6 +205,25 @@ def test_torchrun_ends_where_a_single_process_does(shared_recipe, tmp_path):
     assert_alike(Run.existing(tmp_path / "two"), alone)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["stml", "pseudo_labels"])
+def test_torchrun_learns_without_labels_as_a_single_process_does(method, shared_recipe, tmp_path):
+    values = shared_recipe | {
+        "data": shared_recipe["data"] | {"views": 2},
+        "sampler": {"batch_size": 20},
+        "optimizer": {"name": "sgd", "lr": 1e-3},
+        "training": {"epochs": 2},
+        "protocol": {"name": "semi_supervised", "labelled_classes": 0.5},
+        "unlabelled": {"name": method, "batch_size": 24, "weight": 0.01},
+    }
+    recipe = Recipe.parse(values)
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    alone = new_run(tmp_path / "alone", recipe)
+    execute(alone)
+    finish(tmp_path / "recipe.toml", tmp_path / "two")
+    assert_alike(Run.existing(tmp_path / "two"), alone)
+
+
 @pytest.mark.parametrize("end", ["", "if RANK == '1': raise SystemExit(3)"])
 def test_no_process_ends_among_the_threads_of_its_group(end, tmp_path):
     """Nor one that failed: gloo's threads would abort it on its way out, now and then."""

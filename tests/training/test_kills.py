@@ -34,6 +34,16 @@ VARIANTS = {
         "optimizer": {"name": "adamw"},
         "sampler": {"batch_size": 20},
     },
+    "self-taught beside a loss": {
+        "protocol": {"name": "semi_supervised", "labelled_classes": 0.5},
+        "unlabelled": {"name": "stml", "batch_size": 24, "wide": 32},
+        "data": {"views": 2},
+        "sampler": {"batch_size": 20},
+    },
+    "clusters as labels": {
+        "protocol": {"name": "unsupervised"},
+        "unlabelled": {"name": "pseudo_labels", "batch_size": 40, "clusters": 12},
+    },
     "workers": {"loss": {"name": "proxy_nca"}, "data": {"workers": 1}},
 }
 
@@ -105,6 +115,15 @@ def test_sampled_classes_and_lazy_state_in_shards_go_on(small_recipe, tmp_path, 
     assert list((run / "checkpoint").glob("shard-*"))
     assert finish(run, recipe) == whole
     assert not list((run / "checkpoint").glob("shard-*"))
+
+
+@pytest.mark.parametrize("name", ["self-taught beside a loss", "clusters as labels"])
+def test_a_teacher_and_clusters_go_on_after_a_kill(name, small_recipe, tmp_path):
+    recipe = variant(small_recipe, name, epochs=3)
+    whole = finish(tmp_path / "whole", recipe)
+    run = tmp_path / "run"
+    assert kill_after(run, recipe, steps_of(recipe) // 2, 0.01)
+    assert finish(run, recipe) == whole
 
 
 def steps_of(recipe) -> int:

@@ -5,6 +5,7 @@ Each learner finds a linear map ``G``, and with it the distance ``d_A(x, y) = (x
 ``score`` (recall at 1), and go into pipelines and grid searches. Those that can also learn from pairs or
 triplets have ``fit_pairs(pairs, similar)`` and ``fit_triplets(triplets)``; ``OnPairs`` and ``OnTriplets``
 make these the samples of a grid search. ``Kernelized`` runs any of them in a kernel's feature space.
+``Perceptron`` learns no metric: it is the classifier from which neural networks began.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from nearkin.classical.lmnn import LMNN
 from nearkin.classical.mahalanobis import MahalanobisLearner
 from nearkin.classical.mcml import MCML
 from nearkin.classical.nca import NCA
+from nearkin.classical.perceptron import Perceptron
 from nearkin.classical.pola import POLA
 from nearkin.classical.rca import RCA
 from nearkin.classical.schultz_joachims import SchultzJoachims
@@ -46,6 +48,7 @@ __all__ = [
     "MetricLearner",
     "OnPairs",
     "OnTriplets",
+    "Perceptron",
     "Report",
     "SchultzJoachims",
     "build",

@@ -19,7 +19,9 @@ from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOptio
 from nearkin.cli.duplicates import duplicates
 from nearkin.cli.embed import embed
 from nearkin.cli.explain import explain_app
+from nearkin.cli.export import export
 from nearkin.cli.index import index
+from nearkin.cli.publish import publish
 from nearkin.cli.search import search
 from nearkin.cli.serve import serve
 from nearkin.cli.tournament import tournament
@@ -51,6 +53,8 @@ app.command(cls=Command)(search)
 app.command(cls=Command)(duplicates)
 app.command(cls=Command)(clusters)
 app.command(cls=Command)(serve)
+app.command(cls=Command)(export)
+app.command(cls=Command)(publish)
 app.add_typer(explain_app, name="explain")
 app.add_typer(cache_app, name="cache")
 
@@ -212,6 +216,7 @@ def evaluate(
     data_root: Annotated[
         Path | None, typer.Option(help="Where the data is now, if it is not where it was.")
     ] = None,
+    *,
     rerank: Annotated[
         list[str] | None,
         typer.Option(
@@ -219,9 +224,32 @@ def evaluate(
             help="Measure what re-ranking does: k_reciprocal, query_expansion or whitening; repeatable.",
         ),
     ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Score pairs instead: a table (.csv) with the columns a, b and same, or a list of Labeled "
+            "Faces in the Wild (pairs.txt).",
+        ),
+    ] = None,
+    pairs_root: Annotated[
+        Path | None, typer.Option(help="What paths of --pairs are relative to, if not to its folder.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and no pictures.")] = False,
 ) -> None:
-    """Look into a finished run: scores with intervals, clusters, confusions, doubtful labels, pictures."""
+    """Look into a finished run: scores with intervals, clusters, confusions, doubtful labels, pictures.
+
+    Of data with a camera for every image, the scores of re-identification are among them.
+    """
+    if pairs is not None:
+        from nearkin.cli.verify import evaluate_pairs
+
+        if rerank or data_root:
+            raise ValueError("--pairs is scored alone: --rerank and --data-root belong to the test classes")
+        evaluate_pairs(run, pairs, pairs_root, json=json)
+        return
+    if pairs_root is not None:
+        raise ValueError("--pairs-root is for --pairs")
     from rich.console import Console
 
     from nearkin import api

@@ -49,4 +49,4 @@ def clusters(
         else:
             print_groups(found, what="clusters", most=most)
         if show:
-            open_sheet(opened, f"Clusters of {opened.path.name}", group_rows(found[:most]))
+            open_sheet(opened, f"Clusters of {opened.name}", group_rows(found[:most]))

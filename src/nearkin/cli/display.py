@@ -135,7 +135,15 @@ def _print_pictures(pictures: list[Path]) -> None:
         console.print(Text(f"picture   {shown_path(picture)}"))
 
 
-_SHOWN_SCORES = ("map_at_r", "r_precision", "mean_reciprocal_rank", "nmi", "ami", "f1")
+_SHOWN_SCORES = (
+    "map_at_r",
+    "r_precision",
+    "mean_reciprocal_rank",
+    "mean_average_precision",
+    "nmi",
+    "ami",
+    "f1",
+)
 
 
 def print_examination(found: Examination, pictures: list[Path]) -> None:
@@ -144,7 +152,7 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
     for column in ("test classes", "%", "95% interval over classes"):
         table.add_column(column, justify="left" if column == "test classes" else "right")
     for name, interval in found.intervals.items():
-        if name.startswith("recall_at_") or name in _SHOWN_SCORES:
+        if name.startswith(("recall_at_", "cmc_at_")) or name in _SHOWN_SCORES:
             spread = f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
             table.add_row(name, f"{100 * interval.value:.2f}", spread)
     console.print(table)

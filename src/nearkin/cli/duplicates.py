@@ -40,4 +40,4 @@ def duplicates(
         else:
             print_groups(found, what="groups of duplicates", most=most)
         if show:
-            open_sheet(opened, f"Duplicates in {opened.path.name}", group_rows(found[:most]))
+            open_sheet(opened, f"Duplicates in {opened.name}", group_rows(found[:most]))

@@ -13,7 +13,9 @@ def embed(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="INPUT...", help="Images, folders of images, one array (.npy), or one text file (.txt)."
+            metavar="INPUT...",
+            help="Images, folders of images, packed images (.tar shards, .parquet), one array (.npy), or one "
+            "text file (.txt).",
         ),
     ],
     *,
@@ -33,6 +35,9 @@ def embed(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a file that holds something else.")
     ] = False,
+    jobs: Annotated[
+        int, typer.Option("-j", "--jobs", min=1, help="Processes that embed beside each other.")
+    ] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Embed files of any number, and go on where it stopped: the same command does both."""
@@ -56,6 +61,7 @@ def embed(
             progress=display.progress,
             skip_bad=skip_bad,
             overwrite=overwrite,
+            processes=jobs,
         )
     except KeyboardInterrupt:
         raise stopped(display) from None

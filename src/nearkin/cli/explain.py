@@ -111,22 +111,102 @@ def explain_weights(
 
     Without --run or --embeddings the batch is made up.
     """
-    from nearkin.explain import LossChoice, draw_weights, structured_batch
+    from nearkin.explain import LossChoice, draw_weights
 
-    if run is not None and embeddings is not None:
-        raise ValueError("--run and --embeddings exclude each other")
-    choices = _choices(names)
     size = {"classes": classes, "images_per_class": images_per_class, "seed": seed}
-    if run is not None:
-        batch, own = _batch_of_run(run, split, size)
-        choices = choices or [own]
-    else:
-        batch = structured_batch(**size) if embeddings is None else _batch_of_file(embeddings, size)
+    batch, own = _chosen_batch(run, split, embeddings, size)
+    choices = _choices(names) or own
     choices = choices or [
         LossChoice(name) for name in ("contrastive", "triplet", "multi_similarity", "proxy_anchor")
     ]
     draw_weights(choices, batch, output)
     _say_where(output)
+
+
+@explain_app.command("edges", cls=Command)
+def explain_edges(
+    names: LossesArgument = None,
+    *,
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            help="Losses and batch of a printed figure: 17, 18, 20, 21, 22, 23 or 32 of the thesis, survey-1 "
+            "or survey-9."
+        ),
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Take the batch from a finished run's network.")] = None,
+    split: Annotated[Split, typer.Option(help="Which classes of the run.")] = Split.train,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(help="Take the batch from an .npz file with embeddings (N, D) and labels (N,)."),
+    ] = None,
+    classes: Annotated[int, typer.Option(help="Of the batch.")] = 3,
+    images_per_class: Annotated[int, typer.Option(help="Of the batch.")] = 3,
+    seed: Annotated[int, typer.Option(help="Draws the batch.")] = 2,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture: png, svg or pdf.")] = Path(
+        "edges.png"
+    ),
+) -> None:
+    """Draw who pulls and pushes whom: samples and proxies, and edges as thick as the gradient between them.
+
+    Any loss, on a real batch (--run, --embeddings) or a made-up one.
+    """
+    from nearkin.explain import LossChoice, draw_edges, figure_batch
+
+    if figure is not None:
+        if names or run or embeddings:
+            raise ValueError("--figure chooses losses and batch: leave LOSS, --run and --embeddings out")
+        choices, batch = figure_batch(figure)
+    else:
+        size = {"classes": classes, "images_per_class": images_per_class, "seed": seed}
+        batch, own = _chosen_batch(run, split, embeddings, size)
+        choices = _choices(names) or own
+        choices = choices or [
+            LossChoice.parse(name) for name in ("multi_similarity", "proxy_anchor", "proxy_repulsion")
+        ]
+    draw_edges(choices, batch, output)
+    _say_where(output)
+
+
+@explain_app.command("xor", cls=Command)
+def explain_xor(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture: png, svg or pdf.")] = Path(
+        "xor.png"
+    ),
+) -> None:
+    """Draw XOR: no line divides it, no linear metric either, a kernel does (the thesis's Figure 2)."""
+    from nearkin.explain import draw_xor
+
+    draw_xor(output)
+    _say_where(output)
+
+
+@explain_app.command("perceptron", cls=Command)
+def explain_perceptron(
+    seed: Annotated[int, typer.Option(help="Chooses which misclassified sample moves the line.")] = 1,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture: png, svg or pdf.")] = Path(
+        "perceptron.png"
+    ),
+) -> None:
+    """Draw a perceptron with the weights it has learnt, and its line after every step (Figures 3 and 4)."""
+    from nearkin.explain import draw_perceptron
+
+    draw_perceptron(output, seed=seed)
+    _say_where(output)
+
+
+def _chosen_batch(
+    run: Path | None, split: Split, embeddings: Path | None, size: dict[str, int]
+) -> tuple[Batch, list[LossChoice]]:
+    """The batch that was asked for, and the loss of the run that it comes from."""
+    from nearkin.explain import structured_batch
+
+    if run is not None and embeddings is not None:
+        raise ValueError("--run and --embeddings exclude each other")
+    if run is not None:
+        batch, own = _batch_of_run(run, split, size)
+        return batch, [own]
+    return structured_batch(**size) if embeddings is None else _batch_of_file(embeddings, size), []
 
 
 def _batch_of_run(path: Path, split: Split, size: dict[str, int]) -> tuple[Batch, LossChoice]:

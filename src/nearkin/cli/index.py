@@ -19,22 +19,32 @@ _EXPLAINED = 5  # files that could not be read
 
 def index(
     source: Annotated[
-        Path, typer.Argument(metavar="MODEL|INDEX", help="A finished run, a saved model, or an index.")
+        str, typer.Argument(metavar="MODEL|INDEX", help="A finished run, a saved model, or an index.")
     ],
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FOLDER", help="Images to add; folders in it are labels. None: look at INDEX."
+            metavar="FOLDER",
+            help="Images to add; folders in it are labels. Or a .tar or .parquet file of images. None: "
+            "look at INDEX.",
         ),
     ] = None,
     *,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The index's folder; by default FOLDER.index, here."),
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The index's folder; by default FOLDER.index, here. Or postgresql://host/database/name, or "
+            "milvus://host/name.",
+        ),
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="What a search reads: float32, or int8, which is a quarter; when it is made."),
+        typer.Option(
+            help="What a search reads: float32, or int8, which is a quarter (in PostgreSQL float16, which is "
+            "half); when it is made."
+        ),
     ] = None,
     prefix: Annotated[
         str, typer.Option(help="Put before every name, to tell files of several folders apart.")
@@ -94,21 +104,22 @@ def index(
             raise typer.Exit(1)
 
 
-def _opened(source: Path, folder: Path | None, output: Path | None, precision: str | None) -> Index:
+def _opened(source: str, folder: Path | None, output: str | None, precision: str | None) -> Index:
     from nearkin import api
+    from nearkin.data.packed import is_packed
     from nearkin.index import Index
-    from nearkin.index.embedded import EmbeddedStore
+    from nearkin.index.stores import store_exists
 
-    if EmbeddedStore.exists(source):
+    if store_exists(source):
         if output is not None or precision is not None:
             option = "--output" if output is not None else "--precision"
             raise ValueError(f"{option} is for a new index, and {source} is one: leave it out")
         return Index.open(source)
     if folder is None:
         raise ValueError(f"{source} is no index: give a FOLDER of images to make one of, or an index")
-    if not folder.is_dir():
+    if not folder.is_dir() and not (is_packed(folder) and folder.is_file()):
         raise FileNotFoundError(f"{folder} is not a folder")
-    path = output or Path(f"{folder.absolute().name}.index")
+    path = output or f"{folder.absolute().name}.index"
     wanted: Any = precision or "float32"
     return Index.create(api.load(source), path, precision=wanted)
 

@@ -14,7 +14,9 @@ import typer
 if TYPE_CHECKING:
     from nearkin.index import Group, Hit, Index, Item
 
-IndexArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="The folder of an index.")]
+IndexArgument = Annotated[
+    str, typer.Argument(metavar="INDEX", help="The folder of an index, or its address on a server.")
+]
 WhereOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -114,7 +116,7 @@ def open_sheet(index: Index, title: str, rows: Iterable[Any]) -> None:
     from nearkin.index.sheet import sheet
 
     folder = Path(tempfile.mkdtemp(prefix="nearkin-"))
-    page = folder / f"{index.path.name or 'index'}.html"
+    page = folder / f"{index.name or 'index'}.html"
     write_text(page, sheet(title, rows))
     print(f"sheet     {page}", file=sys.stderr)
     webbrowser.open(page.as_uri())

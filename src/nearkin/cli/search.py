@@ -58,4 +58,4 @@ def search(
                 )
                 for query, hits in zip(queries, found, strict=True)
             ]
-            open_sheet(opened, f"Search in {opened.path.name}", rows)
+            open_sheet(opened, f"Search in {opened.name}", rows)

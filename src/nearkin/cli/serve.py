@@ -10,7 +10,8 @@ import typer
 
 def serve(
     indexes: Annotated[
-        list[Path], typer.Argument(metavar="INDEX…", help="The folder of an index; two can be compared.")
+        list[str],
+        typer.Argument(metavar="INDEX…", help="The folder of an index, or its address; two can be compared."),
     ],
     *,
     host: Annotated[

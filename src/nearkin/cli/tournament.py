@@ -52,8 +52,9 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
     published: Annotated[
         str | None,
         typer.Option(
-            help="Rank published results: thesis (as its Table 11 does), thesis_all, or papers (those of the "
-            "losses)."
+            help="Rank published results: thesis (as its Table 11 does; --output draws its Figures "
+            "27 to 31), thesis_all, one of its tables (thesis_table_6 to thesis_table_21), or papers (those "
+            "of the losses)."
         ),
     ] = None,
     output: Annotated[
@@ -146,7 +147,12 @@ def _published(name: str, what: list[str] | None, metric: str, output: Path | No
             "give runs or --published, not both: a run is shown beside the published figures anyway"
         )
     standings = rank_published(name, metric=metric)
-    return standings if output is None else publish(standings, output)
+    if output is None:
+        return standings
+    from nearkin.tournament.picture_files import draw_figures
+
+    draw_figures(standings, output / "figures")
+    return publish(standings, output)
 
 
 def _print_json(standings: Standings) -> None:

@@ -75,10 +75,29 @@ def _verify_table(loaded: Model, table: str, output: Path | None, *, json: bool)
     if json:
         _print(report.to_dict())
         return
-    _print_report(report, output)
+    print_pairs(report, output)
 
 
-def _print_report(report: PairsReport, output: Path | None) -> None:
+def evaluate_pairs(run: Path, pairs: Path, root: Path | None, *, json: bool) -> None:
+    """``nearkin evaluate RUN --pairs``: score the pairs of a file, and keep the scores in the run."""
+    from nearkin import api
+    from nearkin.atomic import write_json
+    from nearkin.model import PairTable, verify_pairs
+
+    table = PairTable.read(pairs, root)
+    if table.same is None:
+        raise ValueError(f"{pairs} has no column same: without answers, nearkin verify decides its pairs")
+    report = verify_pairs(api.load(run), table, progress=True)
+    file = run / "pairs.json"
+    write_json(file, {"file": str(pairs), **report.to_dict()})
+    if json:
+        _print(report.to_dict())
+    else:
+        print_pairs(report, file)
+
+
+def print_pairs(report: PairsReport, output: Path | None) -> None:
+    """Print scores with their intervals, and what thresholds do to the pairs."""
     from rich.table import Table
     from rich.text import Text
 
@@ -96,12 +115,33 @@ def _print_report(report: PairsReport, output: Path | None) -> None:
             spread = "" if interval is None else f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
             table.add_row(name, f"{100 * value:.2f}", spread)
         console.print(table)
+    _print_points(report)
     if report.note:
         console.print(Text(report.note, style="yellow"))
     if report.threshold is not None:
         console.print(Text(f"threshold {report.threshold}", style="dim"))
     if output is not None:
         console.print(Text(f"pairs     {shown_path(output)}"))
+
+
+def _print_points(report: PairsReport) -> None:
+    from rich.table import Table
+
+    from nearkin.display import console
+    from nearkin.evaluation.thresholds import percent
+
+    if not report.points:
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("false accepts, at most", "threshold", "false accepts", "false rejects"):
+        table.add_column(column, justify="right")
+    for point in report.points:
+        rates = (point.false_accept_rate, point.false_reject_rate)
+        table.add_row(
+            f"{percent(point.wanted)} %", f"{point.threshold:.5f}", *(f"{percent(rate)} %" for rate in rates)
+        )
+    console.print(table)
+    console.print("[dim]Thresholds of this table are read off these pairs themselves.[/]")
 
 
 def _scores(report: PairsReport) -> dict[str, float]:

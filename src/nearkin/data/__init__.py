@@ -11,6 +11,7 @@ from nearkin.data import cub200 as cub200
 from nearkin.data import glyphs as glyphs
 from nearkin.data import identities as identities
 from nearkin.data import inshop as inshop
+from nearkin.data import multi_scale as multi_scale
 from nearkin.data import shapes as shapes
 from nearkin.data import sop as sop
 from nearkin.data import textures as textures
@@ -20,7 +21,6 @@ from nearkin.data.checking import BadImage, check_images, leave_out
 from nearkin.data.dataset_samples import DatasetSamples
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
 from nearkin.data.entrance import as_data_set, as_samples
-from nearkin.data.fingerprints import fingerprint
 from nearkin.data.folders import folder
 from nearkin.data.hugging_face import HuggingFaceSamples
 from nearkin.data.joining import join
@@ -33,7 +33,16 @@ from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.registry import registry
 from nearkin.data.remembered_checks import bad_images
 from nearkin.data.resized_copies import resized_copy
-from nearkin.data.samples import DataSet, ImageArray, Samples, SampleSet, common_labels, split_classes
+from nearkin.data.sample_hashes import fingerprint
+from nearkin.data.samples import (
+    UNKNOWN,
+    DataSet,
+    ImageArray,
+    Samples,
+    SampleSet,
+    common_labels,
+    split_classes,
+)
 from nearkin.data.shown import shown
 from nearkin.data.tables import table
 from nearkin.data.texts import Texts
@@ -42,6 +51,7 @@ from nearkin.data.vectors import Vectors
 
 __all__ = [
     "SCHEMES",
+    "UNKNOWN",
     "AsIs",
     "BadImage",
     "Batch",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nearkin.data.decoding import ImageFiles
-from nearkin.data.samples import ImageArray, Samples, SampleSet
+from nearkin.data.samples import UNKNOWN, ImageArray, Samples, SampleSet
 
 
 def join(first: SampleSet, second: SampleSet) -> SampleSet:
@@ -22,9 +22,16 @@ def join(first: SampleSet, second: SampleSet) -> SampleSet:
     >>> both.labels.tolist(), both.class_names
     ([0, 0, 1, 1], ('wren', 'gull'))
     """
-    labels = torch.cat([first.labels, second.labels + first.num_classes])
+    cameras = None
+    if first.cameras is not None and second.cameras is not None:
+        cameras = torch.cat([first.cameras, second.cameras])
+    after = torch.where(second.is_labelled, second.labels + first.num_classes, UNKNOWN)
+    labels = torch.cat([first.labels, after])
     return SampleSet(
-        join_samples(first.samples, second.samples), labels, (*first.class_names, *second.class_names)
+        join_samples(first.samples, second.samples),
+        labels,
+        (*first.class_names, *second.class_names),
+        cameras=cameras,
     )
 
 

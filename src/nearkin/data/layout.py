@@ -13,15 +13,18 @@ from nearkin.data.samples import DataSet, SampleSet
 
 @dataclass(frozen=True)
 class Labelled:
-    """One line of a data set's lists: where an image is and what it shows."""
+    """One line of a data set's lists: where an image is, what it shows, and which camera took it."""
 
     path: str
     label: str
+    camera: int | None = None
 
 
 def image_set(lines: Sequence[Labelled], root: Path) -> SampleSet:
     """The images of these lines, their paths relative to ``root``."""
-    return SampleSet(ImageFiles([line.path for line in lines], root), [line.label for line in lines])
+    files = ImageFiles([line.path for line in lines], root)
+    cameras = [line.camera for line in lines if line.camera is not None]
+    return SampleSet(files, [line.label for line in lines], cameras=cameras or None)
 
 
 def locate(

@@ -55,12 +55,13 @@ class Preprocessing:
             )
         if self.channel_order == "bgr":
             images = images.flip(-3)
-        scale, shift = (values.to(images.device) for values in self._scale_and_shift)
+        scale, shift = (values.to(images.device) for values in self.scale_and_shift)
         # In place, because this runs over every pixel of every image.
         result = images.float() if out is None else out.copy_(images)
         return result.mul_(scale).sub_(shift)
 
     @functools.cached_property
-    def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
+    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        """What a ``uint8`` pixel is multiplied by, and what is taken off then; ``(C, 1, 1)`` each."""
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
         return self.value_range / 255 / std, mean / std

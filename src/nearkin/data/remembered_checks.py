@@ -11,7 +11,7 @@ from platformdirs import user_cache_dir
 from nearkin.atomic import write_json
 from nearkin.data.checking import BadImage, Progress, check_images
 from nearkin.data.decoding import ImageFiles
-from nearkin.data.fingerprints import quick_fingerprint
+from nearkin.data.sample_hashes import quick_fingerprint
 from nearkin.data.samples import DataSet
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearkin.atomic import atomic_path
 from nearkin.data.decoding import ImageFiles, read_image
-from nearkin.data.fingerprints import fingerprint
+from nearkin.data.sample_hashes import fingerprint
 from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import resize, short_side_size
 
@@ -56,7 +56,8 @@ def resized_copy(
         for done, _ in enumerate(pool.map(shrink, range(len(images))), start=1):
             if progress is not None:
                 progress(done, len(images))
-    return SampleSet(ImageFiles(names, root), image_set.labels, image_set.class_names)
+    copies = ImageFiles(names, root)
+    return SampleSet(copies, image_set.labels, image_set.class_names, cameras=image_set.cameras)
 
 
 def _write(original: Path, copy: Path, short_side: int) -> None:

@@ -66,12 +66,17 @@ class SampleSet:
         samples: Any :class:`Samples`.
         labels: One label per sample, of any hashable kind. They are numbered in sorted order (numbers as
             numbers, everything else as text); :attr:`labels` holds the numbers.
-        class_names: One name per number, if the labels are numbers already; every class must occur.
+        class_names: One name per number, if the labels are numbers already; every class must occur. In a
+            tensor of numbers, :data:`UNKNOWN` is a sample without a label.
+        cameras: Which camera took each sample, ``(N,)`` integers, where that is known: a search for people or
+            vehicles is scored across cameras.
 
     Attributes:
-        labels: int64 tensor ``(N,)`` with values in ``range(num_classes)``.
+        labels: int64 tensor ``(N,)`` with values in ``range(num_classes)``, and :data:`UNKNOWN` where the
+            label of a sample is not known: see :meth:`without_labels`.
         class_names: What the numbers mean: a tuple, or :class:`~nearkin.data.NumberedNames` where they are
             numbers and very many.
+        cameras: int64 tensor ``(N,)``, or ``None``.
 
     >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     >>> birds = SampleSet(ImageArray(pixels), ["wren", "gull", "wren"])
@@ -80,9 +85,17 @@ class SampleSet:
     """
 
     def __init__(
-        self, samples: Samples, labels: Iterable[Hashable] | Tensor, class_names: Sequence[str] | None = None
+        self,
+        samples: Samples,
+        labels: Iterable[Hashable] | Tensor,
+        class_names: Sequence[str] | None = None,
+        *,
+        cameras: Sequence[int] | Tensor | None = None,
     ) -> None:
         self.samples = samples
+        self.cameras = None if cameras is None else torch.as_tensor(cameras, dtype=torch.long)
+        if self.cameras is not None and self.cameras.shape != (len(samples),):
+            raise ValueError(f"{len(samples)} samples but cameras of shape {tuple(self.cameras.shape)}")
         self.class_names: Sequence[str]
         if isinstance(labels, Tensor) and labels.dim() == 1 and labels.dtype in _INTEGERS:
             self._take_numbers(labels.detach().cpu().long(), class_names)
@@ -114,7 +127,7 @@ class SampleSet:
             return
         inside = labels[(labels >= 0) & (labels < len(class_names))]
         absent = (torch.bincount(inside, minlength=len(class_names)) == 0).nonzero().flatten()
-        if len(inside) < len(labels) or len(absent):
+        if len(inside) + int((labels == UNKNOWN).sum()) < len(labels) or len(absent):
             raise _wrong_numbers(class_names, [class_names[int(number)] for number in absent[:1]])
         self.labels = labels
         self.class_names = class_names if isinstance(class_names, NumberedNames) else tuple(class_names)
@@ -123,7 +136,9 @@ class SampleSet:
         return len(self.samples)
 
     def __repr__(self) -> str:
-        return f"SampleSet({len(self):,} samples, {self.num_classes:,} classes)"
+        unknown = len(self) - int(self.is_labelled.sum())
+        without = f", {unknown:,} without a label" if unknown else ""
+        return f"SampleSet({len(self):,} samples, {self.num_classes:,} classes{without})"
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return self.samples[index], int(self.labels[index])
@@ -133,28 +148,64 @@ class SampleSet:
         """Number of classes."""
         return len(self.class_names)
 
+    @property
+    def is_labelled(self) -> Tensor:
+        """Which samples have a label, ``(N,)``."""
+        return self.labels != UNKNOWN
+
     def fingerprint(self) -> str:
         """A hash that changes when the samples, the labels or the class names do."""
-        from nearkin.data.fingerprints import fingerprint_of_set  # noqa: PLC0415  (it imports this file)
+        from nearkin.data.sample_hashes import fingerprint_of_set  # noqa: PLC0415  (it imports this file)
 
         return fingerprint_of_set(self)
 
     def select(self, indices: Sequence[int] | Tensor) -> SampleSet:
         """The samples at ``indices``, classes numbered anew (those without a sample are gone)."""
         indices = torch.as_tensor(indices, dtype=torch.long)
-        present, labels = torch.unique(self.labels[indices], return_inverse=True)
-        names: Sequence[str]
+        cameras = None if self.cameras is None else self.cameras[indices]
+        numbered = self._numbered_anew(self.labels[indices])
+        return SampleSet(self.samples.select(indices.tolist()), *numbered, cameras=cameras)
+
+    def _numbered_anew(self, labels: Tensor) -> tuple[Tensor, Sequence[str]]:
+        """Some of the labels without gaps, and the names of the classes that they mean."""
+        present, numbers = torch.unique(labels, return_inverse=True)
+        if len(present) and present[0] == UNKNOWN:
+            present, numbers = present[1:], numbers - 1
         if isinstance(self.class_names, NumberedNames):
-            names = self.class_names.select(present)
-        else:
-            names = [self.class_names[c] for c in present.tolist()]
-        return SampleSet(self.samples.select(indices.tolist()), labels, names)
+            return numbers, self.class_names.select(present)
+        return numbers, [self.class_names[c] for c in present.tolist()]
+
+    def without_labels(self, rows: Sequence[int] | Tensor) -> SampleSet:
+        """The same samples, the labels at ``rows`` unknown; classes that no label is left of are gone.
+
+        Nothing in the new set leads to what was hidden but the samples themselves, their names included.
+
+        >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+        >>> birds = SampleSet(ImageArray(pixels), ["wren", "gull", "wren"]).without_labels([1])
+        >>> birds.labels.tolist(), birds.class_names
+        ([0, -1, 0], ('wren',))
+        """
+        labels = self.labels.clone()
+        labels[torch.as_tensor(rows, dtype=torch.long)] = UNKNOWN
+        return self.relabelled(labels)
+
+    def relabelled(self, labels: Tensor) -> SampleSet:
+        """The same samples with other labels ``(N,)`` of the same classes; those that none has are gone."""
+        return SampleSet(self.samples, *self._numbered_anew(labels), cameras=self.cameras)
+
+    def labelled_part(self) -> SampleSet:
+        """The samples with a label; this set itself where all have one."""
+        known = self.is_labelled
+        return self if bool(known.all()) else self.select(known.nonzero().flatten())
 
     def of_classes(self, classes: Sequence[int] | Tensor) -> SampleSet:
         """All samples of these classes, in their order here, classes numbered anew."""
         wanted = torch.isin(self.labels, torch.as_tensor(classes, dtype=torch.long))
         return self.select(wanted.nonzero().flatten())
 
+
+UNKNOWN = -1
+"""The label of a sample whose class is not known."""
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _MANY_CLASSES = 100_000

@@ -25,9 +25,10 @@ def table(
 ) -> DataSet:
     """Images listed in a CSV file with a heading.
 
-    Columns: ``path``, ``label``; optionally ``split`` (``train``, ``validation`` or ``test``), and
-    ``is_query`` and ``is_gallery`` (true or false) for test images that only search or are only found.
-    Without a split, a share of the classes is held out for the test.
+    Columns: ``path``, ``label``; optionally ``split`` (``train``, ``validation`` or ``test``), ``is_query``
+    and ``is_gallery`` (true or false) for test images that only search or are only found, and ``camera``,
+    the name or number of the camera: ``nearkin evaluate`` then scores re-identification, where an image of
+    the same class and camera is no answer. Without a split, a share of the classes is held out for the test.
 
     Args:
         root: The CSV file.
@@ -41,8 +42,13 @@ def table(
     images = path.parent if images_root is None else Path(images_root)
     rows = _rows(path)
     rows, notes = _without_repetitions(rows, path)
+    camera_of = _cameras(rows, path)
+
+    def labelled(row: dict[str, str]) -> Labelled:
+        return Labelled(row["path"], row["label"], camera_of.get(row.get("camera", "").strip()))
+
     if "split" not in rows[0][1]:
-        everything = image_set([_labelled(row) for _, row in rows], images)
+        everything = image_set([labelled(row) for _, row in rows], images)
         train, test = split_classes(everything, test_fraction, seed, what="test_fraction")
         return DataSet("csv", train, test, notes=notes)
     lines: dict[str, list[Labelled]] = {part: [] for part in (*SPLITS, "query", "gallery")}
@@ -51,10 +57,10 @@ def table(
             raise ValueError(
                 f"{path}, line {number}: split is {row['split']!r}, not one of {', '.join(SPLITS)}"
             )
-        lines[row["split"]].append(_labelled(row))
+        lines[row["split"]].append(labelled(row))
         for role in ("query", "gallery"):
             if row["split"] == "test" and _is_true(row.get(f"is_{role}", ""), path, number):
-                lines[role].append(_labelled(row))
+                lines[role].append(labelled(row))
     for part in ("train", "test"):
         if not lines[part]:
             raise ValueError(f"{path}: no line has the split {part}")
@@ -112,6 +118,16 @@ def _without_repetitions(
     return list(first.values()), (note,) if repeated else ()
 
 
+def _cameras(rows: list[tuple[int, dict[str, str]]], path: Path) -> dict[str, int]:
+    """The cameras of all splits, numbered by their names; none where there is no such column."""
+    if "camera" not in rows[0][1]:
+        return {}
+    names = [row["camera"].strip() for _, row in rows]
+    if "" in names:
+        raise ValueError(f"{path}, line {rows[names.index('')][0]}: the camera is empty")
+    return {name: number for number, name in enumerate(sorted(set(names)))}
+
+
 def _and_so_on(others: int, what: str) -> str:
     """How often an error occurs elsewhere.
 
@@ -119,10 +135,6 @@ def _and_so_on(others: int, what: str) -> str:
     ('', ', and likewise 1 line', ', and likewise 2,000 lines')
     """
     return f", and likewise {others:,} {what}{'s' if others > 1 else ''}" if others > 0 else ""
-
-
-def _labelled(row: dict[str, str]) -> Labelled:
-    return Labelled(row["path"], row["label"])
 
 
 def _is_true(value: str, path: Path, number: int) -> bool:

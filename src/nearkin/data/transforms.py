@@ -156,12 +156,14 @@ class CropTransform:
         size = self.preprocessing.size
         batch = torch.empty(len(indices), self.preprocessing.channels, size, size)
         for place, (index, seed) in enumerate(zip(indices, seeds, strict=True)):
-            pixels = with_channels(self.cut(images, index, seed), self.preprocessing.channels)
-            if self.augmentation is not None:
-                pixels = self.augmentation(pixels, seed)
             # One by one: an image fits into the processor's cache, and a batch does not.
-            self.preprocessing.normalize(pixels, out=batch[place])
+            self.preprocessing.normalize(self.pixels(images, index, seed), out=batch[place])
         return batch
+
+    def pixels(self, images: Samples, index: int, seed: int) -> Tensor:
+        """What the network sees of one image, before it is normalised: ``uint8`` ``(C, size, size)``."""
+        pixels = with_channels(self.cut(images, index, seed), self.preprocessing.channels)
+        return pixels if self.augmentation is None else self.augmentation(pixels, seed)
 
     def cut(self, images: Samples, index: int, seed: int) -> Tensor:
         """The view on one image, ``uint8`` ``(C, size, size)``."""
@@ -197,7 +199,7 @@ class RandomResizedCrop:
 
     def __call__(self, height: int, width: int, seed: int) -> View:
         """Draw the view on an image of this size."""
-        flip, *draws = _uniform(1 + 4 * _CROP_TRIES, seed)
+        flip, *draws = uniform(1 + 4 * _CROP_TRIES, seed)
         square = (self.size, self.size)
         box = self._box(height, width, draws)
         return View(box, resized=square, corner=(0, 0), size=self.size, flip=flip < self.flip)
@@ -238,7 +240,7 @@ class RandomCrop:
 
     def __call__(self, height: int, width: int, seed: int) -> View:
         """Draw the view on an image of this size."""
-        flip, down, right = _uniform(3, seed)
+        flip, down, right = uniform(3, seed)
         resized = short_side_size(height, width, self.resize)
         corner = (int(down * (resized[0] - self.size + 1)), int(right * (resized[1] - self.size + 1)))
         return View((0, 0, height, width), resized, corner, self.size, flip=flip < self.flip)
@@ -287,6 +289,12 @@ class Normalization:
                 self._check(image.shape[1:], images, index)
             pixels = torch.stack(chosen)
         return self.preprocessing.normalize(with_channels(pixels, self.preprocessing.channels))
+
+    def pixels(self, images: Samples, index: int, seed: int) -> Tensor:
+        """What the network sees of one image, before it is normalised: ``uint8`` ``(C, size, size)``."""
+        pixels = _pixels_of(images, index)
+        self._check(pixels.shape[1:], images, index)
+        return with_channels(pixels, self.preprocessing.channels)
 
     def _check(self, shape: torch.Size, images: Samples, index: int) -> None:
         size = self.preprocessing.size
@@ -491,7 +499,7 @@ def short_side_size(height: int, width: int, resize: int) -> tuple[int, int]:
     return int(resize * height / width), resize
 
 
-def _uniform(count: int, seed: int) -> list[float]:
+def uniform(count: int, seed: int) -> list[float]:
     """Numbers in [0, 1) that depend on the seed only."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(count, generator=generator, dtype=torch.float64).tolist()

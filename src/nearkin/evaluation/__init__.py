@@ -3,6 +3,7 @@
 from nearkin.evaluation.clustering import ClusteringScores, clustering_scores
 from nearkin.evaluation.diagnostics import Diagnostics, diagnostics
 from nearkin.evaluation.neighbours import nearest_neighbours
+from nearkin.evaluation.processes import retrieval_scores_by_processes
 from nearkin.evaluation.reidentification import (
     MatchesPerQuery,
     ReidentificationScores,
@@ -65,6 +66,7 @@ __all__ = [
     "reidentification_scores",
     "reranked_scores",
     "retrieval_scores",
+    "retrieval_scores_by_processes",
     "verification_intervals",
     "verification_scores",
 ]

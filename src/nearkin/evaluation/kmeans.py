@@ -31,7 +31,13 @@ class Clusters:
 
 @torch.no_grad()
 def kmeans(
-    points: Tensor, clusters: int, *, seed: int = 0, restarts: int = 3, iterations: int = 100
+    points: Tensor,
+    clusters: int,
+    *,
+    seed: int = 0,
+    restarts: int = 3,
+    iterations: int = 100,
+    start: Tensor | None = None,
 ) -> Clusters:
     """Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii, 2007, SODA); the best run counts.
 
@@ -43,6 +49,7 @@ def kmeans(
         seed: of every random choice; the same seed gives the same clusters.
         restarts: independent runs, of which the one with the lowest inertia is returned.
         iterations: at most this many rounds per run; a run ends earlier when no point moves.
+        start: ``(K, D)`` centres to begin with, in a single run, in place of those of k-means++.
 
     >>> found = kmeans(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), 2)
     >>> found.assignment[0] == found.assignment[1], found.assignment[0] == found.assignment[2]
@@ -50,6 +57,8 @@ def kmeans(
     """
     if not 1 <= clusters <= len(points):
         raise ValueError(f"clusters={clusters} but there are {len(points)} points")
+    if start is not None and start.shape != (clusters, points.shape[1]):
+        raise ValueError(f"start has shape {tuple(start.shape)}, not ({clusters}, {points.shape[1]})")
     if restarts < 1 or iterations < 1:
         raise ValueError(f"restarts={restarts} and iterations={iterations} must be at least one")
     # The generator lives on the CPU so that a seed means the same on every device.
@@ -58,7 +67,11 @@ def kmeans(
     centre = points.mean(dim=0)
     centred = points - centre
     with torch.autocast(points.device.type, enabled=False):
-        runs = [_run(centred, _plus_plus(centred, clusters, generator), iterations) for _ in range(restarts)]
+        if start is not None:
+            starts = [start.to(points) - centre]
+        else:
+            starts = [_plus_plus(centred, clusters, generator) for _ in range(restarts)]
+        runs = [_run(centred, first, iterations) for first in starts]
     best = min(runs, key=lambda run: run.inertia)
     return Clusters(best.assignment, best.centres + centre, best.inertia)
 

@@ -231,9 +231,15 @@ def scores_of_ranking(
     ks = _checked_ks(recall_at)
     if chosen is None:
         chosen = torch.arange(len(ranking.positives), device=ranking.positives.device)
-    values = _per_query(ranking, chosen)
+    return scores_of_queries(_per_query(ranking, chosen), len(chosen), ks, per_query=per_query)
+
+
+def scores_of_queries(
+    values: PerQuery, asked: int, recall_at: Sequence[int], *, per_query: bool = False
+) -> RetrievalScores:
+    """The scores of ``asked`` queries by the values of those that have a positive."""
     return RetrievalScores(
-        **_first_scores(values, len(chosen), ks),
+        **_first_scores(values, asked, _checked_ks(recall_at)),
         map_at_r=float(values.average_precision_at_r.mean()),
         r_precision=float(values.r_precision.mean()),
         per_query=values if per_query else None,

@@ -146,6 +146,59 @@ def scores_of_similarities(
     )
 
 
+@dataclass(frozen=True)
+class OperatingPoint:
+    """A threshold, and what it does to pairs.
+
+    Attributes:
+        wanted: the false accept rate that it was chosen to keep.
+        threshold: the similarity from which on a pair is accepted.
+        false_accept_rate: share of false pairs accepted.
+        false_reject_rate: share of true pairs rejected.
+    """
+
+    wanted: float
+    threshold: float
+    false_accept_rate: float
+    false_reject_rate: float
+
+
+def operating_points(
+    similarity: Tensor, same: Tensor, far: Sequence[float] = (1e-1, 1e-2, 1e-3, 1e-4)
+) -> tuple[OperatingPoint, ...]:
+    """For each false accept rate the lowest threshold that keeps it on these pairs.
+
+    Rates that so few false pairs cannot tell, fewer than one over the rate, are left out.
+
+    Args:
+        similarity: ``(P,)``.
+        same: ``(P,)`` boolean: whether the pair is of one kind.
+        far: false accept rates.
+
+    >>> similarity = torch.tensor([0.9, 0.5, 0.6, 0.2])
+    >>> (point,) = operating_points(similarity, torch.tensor([True, True, False, False]), far=[0.5])
+    >>> round(point.threshold, 6), point.false_accept_rate, point.false_reject_rate
+    (0.5, 0.5, 0.0)
+    """
+    similarity = similarity.cpu().double()
+    true, false = similarity[same].sort().values, similarity[~same].sort().values
+    candidates = torch.cat([similarity.unique(), similarity.max()[None] + 1e-6])
+    accepted = (len(false) - torch.searchsorted(false, candidates)) / len(false)
+    points = []
+    for rate in far:
+        if rate * len(false) >= 1:
+            threshold = candidates[int((accepted <= rate).byte().argmax())]
+            points.append(
+                OperatingPoint(
+                    rate,
+                    float(threshold),
+                    float((false >= threshold).double().mean()),
+                    float((true < threshold).double().mean()),
+                )
+            )
+    return tuple(points)
+
+
 def rate_name(rate: float) -> str:
     """The name of the true accept rate at this false accept rate."""
     return f"tar_at_far_{rate:.0e}"

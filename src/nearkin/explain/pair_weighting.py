@@ -55,7 +55,7 @@ def similarity_weights(loss: Loss, S: Tensor, labels: Tensor, embedding_dim: int
     tensor([ 0., -1.,  1.])
     """
     check_weighs_pairs(loss)
-    with torch.no_grad(), _same_draws(loss):
+    with torch.no_grad(), same_draws(loss):
         if isinstance(loss, PairLoss):
             weights = loss.measure(S.clone(), pairs_of(labels, embedding_dim), True).weights
         else:
@@ -66,7 +66,7 @@ def similarity_weights(loss: Loss, S: Tensor, labels: Tensor, embedding_dim: int
 
 
 @contextmanager
-def _same_draws(loss: Loss) -> Iterator[None]:
+def same_draws(loss: Loss) -> Iterator[None]:
     """Seed 0 inside; afterwards the loss's generator is where it was."""
     if not isinstance(loss, MinedPairLoss):
         yield

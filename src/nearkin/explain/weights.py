@@ -162,7 +162,7 @@ def measure_weights(loss: Loss, batch: Batch) -> Weights:
     itself = torch.eye(len(same), dtype=torch.bool)
     others, positive, negative = rows, same & ~itself, ~same
     if isinstance(loss, ProxyLoss):
-        others, their_labels = _class_proxies(loss, rows, batch.labels)
+        others, their_labels = class_proxies(loss, rows, batch.labels)
         positive = batch.labels.unsqueeze(1) == their_labels
         negative = ~positive
     S = rows @ others.T
@@ -170,7 +170,7 @@ def measure_weights(loss: Loss, batch: Batch) -> Weights:
     return Weights(S, weights, positive, negative, isinstance(loss, ProxyLoss))
 
 
-def _class_proxies(loss: ProxyLoss, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def class_proxies(loss: ProxyLoss, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Proxies ``(C·K, D)`` and their classes: a mean per class, or K means of parts of it."""
     per_class = loss.proxies.shape[1] if loss.proxies.dim() == 3 else 1
     proxies = [

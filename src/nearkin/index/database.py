@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -91,6 +92,11 @@ def marks(values: Sequence[Any]) -> str:
     return ",".join("?" * len(values))
 
 
+def _path_of(key: str) -> str:
+    """SQLite's path to a key of the metadata, escaped as the metadata are."""
+    return f"$.{json.dumps(key, ensure_ascii=False)}"
+
+
 def filter_to_sql(where: Where | None) -> tuple[str, list[Any]]:
     """A filter as the end of a statement, and its values.
 
@@ -100,7 +106,7 @@ def filter_to_sql(where: Where | None) -> tuple[str, list[Any]]:
     parts: list[str] = []
     values: list[Any] = []
     for key, operator, wanted in conditions(where):
-        column, path = (key, []) if key in COLUMNS else ("json_extract(metadata, ?)", [f'$."{key}"'])
+        column, path = (key, []) if key in COLUMNS else ("json_extract(metadata, ?)", [_path_of(key)])
         if operator == "=":
             parts.append(" OR ".join([f"{column} IS ?"] * len(wanted)) or "0")
         elif operator == "!=":

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.index.checking import change_of, checked_queries, checked_vectors
 from nearkin.index.database import connect, connected, filter_to_sql, marks, report
 from nearkin.index.filters import Where
 from nearkin.index.graph import Graph
@@ -40,6 +41,8 @@ from nearkin.index.vector_file import VectorFile
 Precision = Literal["float32", "int8"]
 FORMAT = 1
 DATABASE = "index.sqlite"
+MODEL = "model"
+"""The folder with the model."""
 _SCHEMA = (
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     """CREATE TABLE items (
@@ -87,8 +90,10 @@ class EmbeddedStore:
         ValueError: There is no index, a damaged one, or one of a newer format.
     """
 
+    at_a_time = 128
+
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = self.place = Path(folder)
         self._file = self.folder / DATABASE
         if not self._file.is_file():
             raise ValueError(f"{self.folder} is no index: it has no {DATABASE}")
@@ -180,10 +185,10 @@ class EmbeddedStore:
 
     def add(self, items: Sequence[NewItem], vectors: Tensor) -> list[Change]:
         """Add items with unit vectors ``(n, D)``: all of them, for good, or none."""
-        matrix = self._checked(items, vectors)
+        matrix = checked_vectors(items, vectors, self.dimension)
         with self._writing() as database:
             known = {item.name: item.content for item in _by_names(database, [item.name for item in items])}
-            changes: list[Change] = [_change(item, known) for item in items]
+            changes: list[Change] = [change_of(item, known) for item in items]
             kept = [place for place, change in enumerate(changes) if change != "known"]
             if not kept:
                 return changes
@@ -237,18 +242,6 @@ class EmbeddedStore:
         self._delete_old_files()
         return removed
 
-    def _checked(self, items: Sequence[NewItem], vectors: Tensor) -> Matrix:
-        matrix: Matrix = vectors.detach().to("cpu", torch.float32).contiguous().numpy()
-        if matrix.shape != (len(items), self.dimension):
-            raise ValueError(
-                f"{len(items)} items need vectors ({len(items)}, {self.dimension}), not {matrix.shape}"
-            )
-        if len(items) and not np.allclose(np.linalg.norm(matrix, axis=1), 1, atol=1e-3):
-            raise ValueError("vectors must have length 1, and be finite")
-        if len({item.name for item in items}) < len(items):
-            raise ValueError("two of the items have the same name: each needs one of its own")
-        return matrix
-
     def _write(self, generation: int, first: int, matrix: Matrix) -> None:
         self._vector_file("float32", generation).write(first, matrix)
         if self.precision == "int8":
@@ -289,11 +282,7 @@ class EmbeddedStore:
 
         Approximate search is for the whole: under a filter, or with many items excluded, it is exact.
         """
-        if k < 1:
-            raise ValueError(f"k={k} must be at least 1")
-        queries = vectors.detach().to("cpu", torch.float32).contiguous()
-        if queries.ndim != 2 or queries.shape[1] != self.dimension:
-            raise ValueError(f"queries must be (n, {self.dimension}), not {tuple(queries.shape)}")
+        queries = checked_queries(vectors, k, self.dimension)
         with self._reading() as now:
             removed, excluded = self._removed(now), _rows_of(now.database, exclude)
             blocked = np.union1d(removed, excluded) if len(excluded) else removed
@@ -371,6 +360,10 @@ class EmbeddedStore:
                 if one not in rows:
                     raise KeyError(f"there is no item {one} in this index")
             return torch.from_numpy(now.matrix[[rows[one] for one in wanted]])
+
+    def model_folder(self) -> Path:
+        """A folder that holds the model."""
+        return self.folder / MODEL
 
     def version(self) -> int:
         """A number that changes whenever items do."""
@@ -482,12 +475,6 @@ class EmbeddedStore:
             rows = _integers(now.database.execute("SELECT row FROM removed ORDER BY row"))
             remembered = self._blocked = (now.version, rows)
         return remembered[1]
-
-
-def _change(item: NewItem, known: Mapping[str, str]) -> Change:
-    if item.name not in known:
-        return "new"
-    return "known" if known[item.name] == item.content else "changed"
 
 
 def _values(item: NewItem | Item) -> tuple[str | None, str, str | None]:

@@ -14,6 +14,7 @@ Where = Mapping[str, Any]
 COLUMNS = ("name", "label", "content", "path", "id")
 """Keys that every item has; all other keys are those of the metadata."""
 OPERATORS = ("<=", ">=", "!=", "<", ">", "=")
+_BIGGEST_ID = 2**63
 _CLAUSE = re.compile(r"\s*([^<>=!]+?)\s*(<=|>=|!=|<|>|=)\s*(.*?)\s*", re.DOTALL)
 
 
@@ -50,6 +51,38 @@ def _condition(key: str, operator: str, value: Any) -> tuple[str, str, Any]:
         if not isinstance(one, str | int | float | None) or (one is None and operator not in ("=", "!=")):
             raise ValueError(f"where: {key} {operator} {shortened(one)}: give a text or a number")
     return key, operator, value
+
+
+def as_number(value: Any) -> Any:
+    """A value with true and false as 1 and 0, which they equal.
+
+    >>> as_number(True), as_number(2.5)
+    (1, 2.5)
+    """
+    return int(value) if isinstance(value, bool) else value
+
+
+def as_text(value: Any) -> str:
+    """What is compared with a column of texts: labels given as numbers are texts there.
+
+    >>> as_text(3), as_text("cat")
+    ('3', 'cat')
+    """
+    return value if isinstance(value, str) else str(as_number(value))
+
+
+def as_id(value: Any) -> int | None:
+    """The id that a value is, if it is one.
+
+    >>> as_id("7"), as_id(7.0), as_id("seven"), as_id(None)
+    (7, 7, None, None)
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    whole = number.is_integer() and abs(number) < _BIGGEST_ID
+    return int(value if isinstance(value, int) else number) if whole else None
 
 
 def parse_where(clauses: Iterable[str]) -> dict[str, Any]:

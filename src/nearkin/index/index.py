@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from nearkin.data.decoding import BrokenImageError
 from nearkin.data.samples import Samples
 from nearkin.index import groups
-from nearkin.index.embedded import EmbeddedStore, Precision
 from nearkin.index.evaluating import IndexEvaluation, evaluate
 from nearkin.index.filters import Where
 from nearkin.index.groups import Group
@@ -29,29 +25,30 @@ from nearkin.index.items import Added, Hit, Item, NewItem
 from nearkin.index.layout import layout
 from nearkin.index.reranking import Rerank, search_reranked
 from nearkin.index.sources import Labels, Metadata, Progress, Sources, gather, without_repeats
-from nearkin.index.store import Nearest
+from nearkin.index.store import Nearest, Store
+from nearkin.index.stores import create_store, name_of, open_store
 from nearkin.index.watching import watch
 from nearkin.model import Model
 from nearkin.tensor_files import DamagedFileError, read_tensors, write_tensors
 
-_MODEL = "model"
-_LOCK = ".creating.lock"
 _LAYOUT = "layout.safetensors"
-_AT_A_TIME = 128
-"""Samples that are embedded, and then added for good, at a time."""
+_AT_A_TIME: int | None = None
+"""Samples that are embedded, and then added for good, at a time; by default as the store likes it."""
 DUPLICATE = 0.98
 """The cosine from which on two items count as duplicates."""
 
 Path_ = str | os.PathLike[str]
+Precision = Literal["float32", "int8", "float16"]
 
 
 class Index:
-    """Samples of any kind that can be searched by similarity; a folder that holds all it needs.
+    """Samples of any kind that can be searched by similarity; a folder that holds all it needs, or a server.
 
     Make one with :meth:`build`, open it with :meth:`open`.
 
     Attributes:
-        path: The folder.
+        path: The folder, or the address on a server, ``postgresql://host/database/name`` or
+            ``milvus://host/name``.
         store: Where items and vectors live.
 
     Example::
@@ -60,8 +57,8 @@ class Index:
         index.search("new.jpg", k=3)[0].item.label
     """
 
-    def __init__(self, store: EmbeddedStore, model: Model | None = None) -> None:
-        self.path = store.folder
+    def __init__(self, store: Store, model: Model | None = None) -> None:
+        self.path: Path | str = store.place
         self.store = store
         if model is not None:
             _refuse_another(model, store)
@@ -82,21 +79,23 @@ class Index:
         precision: Precision = "float32",
         progress: Progress | bool | None = None,
     ) -> Index:
-        """Embed samples and keep them in a folder; killed at any moment, the same call goes on.
+        """Embed samples and keep them; killed at any moment, the same call goes on.
 
         Args:
             model: What embeds; a copy of it is kept in the index.
             inputs: As :meth:`add` takes them.
-            path: The folder of the index. If it is there already, and was built with this model, what is new
-                is added.
+            path: The folder of the index, or its address on a server. If it is there already, and was built
+                with this model, what is new is added.
             labels: As in :meth:`add`.
             metadata: As in :meth:`add`.
             names: As in :meth:`add`.
-            precision: What an exact search reads: ``float32``, or ``int8``, a quarter of that.
+            precision: What an exact search reads: ``float32``; in a folder also ``int8``, a quarter of that,
+                in PostgreSQL also ``float16``, half of it.
             progress: As in :meth:`add`.
 
         Raises:
             ValueError: The folder holds something else, or an index of another model.
+            ConnectionError: The server cannot be reached.
         """
         index = cls.create(model, path, precision=precision)
         try:
@@ -109,23 +108,11 @@ class Index:
     @classmethod
     def create(cls, model: Model, path: Path_, *, precision: Precision = "float32") -> Index:
         """An empty index, or the one that is there, if it was built with this model."""
-        folder = Path(path)
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file: an index is a folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / _LOCK):
-            if not EmbeddedStore.exists(folder):
-                _refuse_other_files(folder)
-                _copy_model(model, folder)
-                about = {"fingerprint": model.fingerprint, "model": repr(model)}
-                EmbeddedStore.create(
-                    folder, dimension=model.embedding_dim, precision=precision, about=about
-                ).close()
-        store = EmbeddedStore(folder)
+        store = create_store(path, model, precision=precision)
         if store.precision != precision:
             store.close()
             raise ValueError(
-                f"{folder} is searched in {store.precision}, not in {precision}: build another index"
+                f"{store.place} is searched in {store.precision}, not in {precision}: build another index"
             )
         return cls(store, model)
 
@@ -134,17 +121,17 @@ class Index:
         """Open an index.
 
         Args:
-            path: Its folder.
+            path: Its folder, or its address on a server.
             model: The model that it was built with, where that is in memory already or cannot be read from a
-                file; by default the copy in the folder, which is read when it is needed.
+                file; by default the copy in the index, which is read when it is needed.
 
         Raises:
             ValueError: There is no index, a damaged one, one of a newer format, or one of another model.
         """
-        return cls(EmbeddedStore(path), model)
+        return cls(open_store(path), model)
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Let go of its files or connections."""
         self.store.close()
 
     def __enter__(self) -> Index:
@@ -163,19 +150,24 @@ class Index:
 
     @cached_property
     def model(self) -> Model:
-        """The model that embeds: the one given, or the copy in the folder."""
+        """The model that embeds: the one given, or the copy in the index."""
+        folder = self.store.model_folder()
         try:
-            model = Model.read(self.path / _MODEL)
+            model = Model.read(folder)
         except ValueError as error:
             raise ValueError(
                 f"the model of {self.path} cannot be read: {error}; pass it, Index.open(path, model=model)"
             ) from None
         if model.fingerprint != self.fingerprint:
             raise ValueError(
-                f"{self.path / _MODEL} is not the model that {self.path} was built with: it is damaged or "
-                "was replaced"
+                f"{folder} is not the model that {self.path} was built with: it is damaged or was replaced"
             )
         return model
+
+    @property
+    def name(self) -> str:
+        """What the index is called: its folder's name, or its name in the address."""
+        return self.path.name if isinstance(self.path, Path) else name_of(self.path)
 
     @property
     def fingerprint(self) -> str:
@@ -184,8 +176,9 @@ class Index:
 
     @property
     def precision(self) -> Precision:
-        """What an exact search reads: ``float32`` or ``int8``."""
-        return self.store.precision
+        """What an exact search reads: ``float32``, ``int8`` or ``float16``."""
+        precision: Any = self.store.precision
+        return precision  # type: ignore[no-any-return]
 
     # What is there.
 
@@ -234,7 +227,8 @@ class Index:
 
         Args:
             inputs: Anything that :meth:`nearkin.Model.embed` takes. The files of a folder are called by their
-                paths below it, and labelled by the folders that they lie in.
+                paths below it, and labelled by the folders that they lie in. Also WebDataset's tar files and
+                Parquet tables of images.
             labels: One per input, or by name.
             metadata: A mapping to texts, numbers or truth values per input, or by name.
             names: One per input, of one item only: an item that is there already is replaced if its content
@@ -253,8 +247,9 @@ class Index:
         skipped = list(sources.unreadable)
         counts = {"new": 0, "known": repeats, "changed": 0}
         given = {key for key, value in (("label", labels), ("metadata", metadata)) if value is not None}
-        for start in range(0, len(sources.items), _AT_A_TIME):
-            places = range(start, min(start + _AT_A_TIME, len(sources.items)))
+        step = _AT_A_TIME or self.store.at_a_time
+        for start in range(0, len(sources.items), step):
+            places = range(start, min(start + step, len(sources.items)))
             known = self._add_some(sources, places, counts, skipped)
             self._update(known, {"path", *given})
             told(sum(counts.values()) + len(skipped), total)
@@ -535,8 +530,10 @@ class Index:
     def layout(self) -> Tensor:
         """A map: two coordinates ``(N, 2)`` within −1 and 1 for each of :meth:`items`, in that order.
 
-        It is kept in the folder and made again when items have changed.
+        It is kept in the folder, where there is one, and made again when items have changed.
         """
+        if not isinstance(self.path, Path):
+            return layout(self._all(None)[1])
         version, file = self.store.version(), self.path / _LAYOUT
         with contextlib.suppress(DamagedFileError):
             kept = read_tensors(file)
@@ -573,33 +570,15 @@ def _is_one(query: Any, rows: int) -> bool:
     return hasattr(query, "convert") and hasattr(query, "getbands")
 
 
-def _refuse_another(model: Model, store: EmbeddedStore) -> None:
+def _refuse_another(model: Model, store: Store) -> None:
     found, expected = model.fingerprint, str(store.about["fingerprint"])
     if found != expected:
         store.close()
         raise ValueError(
-            f"{store.folder} was built with {store.about['model']} of fingerprint {expected[:12]}, and this "
+            f"{store.place} was built with {store.about['model']} of fingerprint {expected[:12]}, and this "
             f"is {model!r} of fingerprint {found[:12]}: embeddings of two models cannot be compared; build "
             "another index"
         )
-
-
-def _refuse_other_files(folder: Path) -> None:
-    ours = (_MODEL, _LOCK, "index.sqlite", ".unfinished-")
-    others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith(ours))
-    if others:
-        raise ValueError(f"{folder} holds other files ({others[0]}): choose another folder for the index")
-
-
-def _copy_model(model: Model, folder: Path) -> None:
-    """A whole copy of the model, or none."""
-    shutil.rmtree(folder / _MODEL, ignore_errors=True)
-    for leftover in folder.glob(".unfinished-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
-    temporary.chmod(0o755)
-    model.save(temporary)
-    temporary.rename(folder / _MODEL)
 
 
 def _refuse_namesakes(items: Iterable[NewItem], there: dict[str, Item]) -> None:

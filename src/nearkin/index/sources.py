@@ -14,7 +14,8 @@ from torch import Tensor
 from nearkin.data import ImageFiles, Samples, SampleSet, Texts
 from nearkin.data.content_hashes import content_hashes
 from nearkin.data.decoding import IMAGE_SUFFIXES
-from nearkin.data.fingerprints import fingerprint
+from nearkin.data.packed import is_packed, packed_images
+from nearkin.data.sample_hashes import fingerprint
 from nearkin.index.items import NewItem, checked_metadata
 from nearkin.model import Model
 from nearkin.model.inputs import as_samples
@@ -55,7 +56,8 @@ def gather(
 
     Args:
         inputs: A folder (or :class:`~nearkin.data.ImageFiles` in one), whose files are called by their paths
-            below it and labelled by the folders that they lie in; other paths, pictures, texts, arrays.
+            below it and labelled by the folders that they lie in; a packed file (``.tar``, ``.parquet``);
+            other paths, pictures, texts, arrays.
         model: Says what a list of words is.
         labels: One per input, or by name.
         metadata: One mapping per input, or by name.
@@ -127,6 +129,9 @@ def _named(inputs: Any, model: Model) -> tuple[Samples, list[str] | None, Sequen
     if isinstance(inputs, SampleSet):
         own = [inputs.class_names[number] for number in inputs.labels.tolist()]
         return inputs.samples, _names_of(inputs.samples), own
+    if is_packed(inputs) and Path(inputs).is_file():
+        packed, told = packed_images(inputs)
+        return packed, [f"{place.file.name}/{place.name}" for place in packed.places], told
     if _is_folder(inputs):
         root = Path(inputs)
         files = files_below(root)

@@ -1,12 +1,14 @@
 """The contract of stores: where items and their vectors live, whatever that is.
 
-An index is a model and a store. :class:`~nearkin.index.embedded.EmbeddedStore` keeps everything in a folder;
-another store need only have these methods, and passes the same tests (``tests/index/test_stores.py``).
+An index is a model and a store. :class:`~nearkin.index.embedded.EmbeddedStore` keeps everything in a folder,
+:class:`~nearkin.index.postgres.PostgresStore` and :class:`~nearkin.index.milvus.MilvusStore` on a server.
+Another store need only have these methods, and passes the same tests (``tests/index/test_stores.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
@@ -32,6 +34,19 @@ class Nearest(NamedTuple):
 
 class Store(Protocol):
     """Items with unit vectors. Every method may be called from several threads and processes at once."""
+
+    at_a_time: int
+    """Samples that are best embedded, and then added, at a time."""
+
+    @property
+    def place(self) -> Path | str:
+        """The folder, or the address without any secret."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """What an exact search reads: ``float32`` or something smaller."""
+        ...
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -108,6 +123,14 @@ class Store(Protocol):
         Raises:
             KeyError: There is none of that id.
         """
+        ...
+
+    def damaged(self) -> list[str]:
+        """The names of items whose vectors are not what was written, by their checksums."""
+        ...
+
+    def model_folder(self) -> Path:
+        """A folder that holds the model, as :meth:`nearkin.Model.save` writes it."""
         ...
 
     def version(self) -> int:

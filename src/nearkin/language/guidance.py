@@ -28,6 +28,7 @@ class LanguageSettings:
         names_per_class: How many such names a class gets.
         classifier: The classifier, as ``timm:NAME``.
         classifier_weights: ``imagenet``, or a file.
+        form: ``paper``, or ``survey`` for its equation (29) as printed.
     """
 
     weight: float = 7.5
@@ -38,6 +39,7 @@ class LanguageSettings:
     names_per_class: int = 5
     classifier: str = "timm:resnet50"
     classifier_weights: str = "imagenet"
+    form: str = "paper"
 
 
 def guided_by_language(
@@ -72,6 +74,7 @@ def guided_by_language(
         weight=settings.weight,
         shift=settings.shift,
         prompt=settings.prompt,
+        form=settings.form,
     )
 
 

@@ -14,8 +14,8 @@ from platformdirs import user_cache_dir
 from torch import Tensor, nn
 
 from nearkin.atomic import write_json
-from nearkin.data.fingerprints import fingerprint
 from nearkin.data.loading import Loader, loader
+from nearkin.data.sample_hashes import fingerprint
 from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import Transform
 from nearkin.networks.embedding import Progress, fitting_transform

@@ -40,6 +40,7 @@ from nearkin.losses.ranked_list import RankedList
 from nearkin.losses.ranks import RankingLoss
 from nearkin.losses.recall_at_k import RecallAtK
 from nearkin.losses.search_space import Choices, Range, SearchSpace
+from nearkin.losses.self_taught import SelfTaught
 from nearkin.losses.similarity import Measured
 from nearkin.losses.smooth_ap import SmoothAP
 from nearkin.losses.soft_triple import SoftTriple
@@ -93,6 +94,7 @@ __all__ = [
     "RankingLoss",
     "RecallAtK",
     "SearchSpace",
+    "SelfTaught",
     "SmoothAP",
     "SoftTriple",
     "Softmax",

@@ -107,6 +107,15 @@ class Loss(nn.Module):
             if parameter.requires_grad
         ]
 
+    @classmethod
+    def compares_with(cls, hyperparameters: Mapping[str, Any]) -> bool:
+        """:attr:`compares_samples` of a loss that is built with these hyperparameters."""
+        return cls.compares_samples
+
+    def findings(self) -> tuple[str, ...]:
+        """What there is to say about the loss itself when a training has ended, a sentence each."""
+        return ()
+
     @property
     def name(self) -> str:
         """What to call the loss in a sentence: its class, or where a wrapped one comes from."""

@@ -29,8 +29,8 @@ class DirectionMultiSimilarity(MultiSimilarity):
         The prose of the survey says the cosine is minimised; its equations subtract it, and that is built.
 
     Source:
-        Mohan, Sankaran, Fookes, Denman, Sridharan. Moving in the Right Direction: A Regularization for Deep
-        Metric Learning. CVPR 2020. Survey equation (35).
+        Mohan, Sankaran, Fedorishin, Setlur, Govindaraju. Moving in the Right Direction: A Regularization for
+        Deep Metric Learning. CVPR 2020. Survey equation (34).
 
     When to use:
         To try on top of ``multi_similarity`` with the same batches.

@@ -30,8 +30,8 @@ class DirectionTriplet(Triplet):
         The prose of the survey says the cosine is minimised; its equations subtract it, and that is built.
 
     Source:
-        Mohan, Sankaran, Fookes, Denman, Sridharan. Moving in the Right Direction: A Regularization for Deep
-        Metric Learning. CVPR 2020. Survey equation (31).
+        Mohan, Sankaran, Fedorishin, Setlur, Govindaraju. Moving in the Right Direction: A Regularization for
+        Deep Metric Learning. CVPR 2020. Survey equation (33).
 
     When to use:
         To try on top of a triplet loss that has stopped improving. Its cost grows with the number of triplets

@@ -82,6 +82,7 @@ class InfoNCE(PairLoss):
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
+        known_pairs: Tensor | None = None,
         weights: Tensor | None = None,
         reduction: str | None = None,
     ) -> Tensor:
@@ -92,15 +93,18 @@ class InfoNCE(PairLoss):
             labels: ``(B,)`` integers or multi-hot ``(B, L)``; not needed where there are references.
             references: ``(B, D)``, the partners row by row; or ``(R, D)``, with labels of their own.
             reference_labels: of the same kind as ``labels``; without them, the partners have those.
+            known_pairs: as for every pair loss, in place of labels and partners.
             weights: how often each sample counts as an anchor, ``(B,)``, not negative.
             reduction: "mean" or "none"; without it, the attribute of that name.
         """
-        labels, reference_labels = _both_labels(embeddings, labels, references, reference_labels)
+        if known_pairs is None:
+            labels, reference_labels = _both_labels(embeddings, labels, references, reference_labels)
         return super().forward(
             embeddings,
             labels,
             references=references,
             reference_labels=reference_labels,
+            known_pairs=known_pairs,
             weights=weights,
             reduction=reduction,
         )
@@ -112,10 +116,16 @@ class InfoNCE(PairLoss):
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
+        known_pairs: Tensor | None = None,
     ) -> Tensor:
         """∂L/∂S ``(B, R)``; arguments as for the loss."""
-        labels, reference_labels = _both_labels(embeddings, labels, references, reference_labels)
-        keywords = {"references": references, "reference_labels": reference_labels}
+        if known_pairs is None:
+            labels, reference_labels = _both_labels(embeddings, labels, references, reference_labels)
+        keywords = {
+            "references": references,
+            "reference_labels": reference_labels,
+            "known_pairs": known_pairs,
+        }
         return super().pair_weights(embeddings, labels, **keywords)
 
     def select(self, compared: Comparison, reference_labels: Tensor | None) -> Comparison:

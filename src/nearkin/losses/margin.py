@@ -119,6 +119,11 @@ class Margin(MinedPairLoss):
             return Measured(value, weights, (to_boundaries.sum(),))
         return Measured(value, weights, (torch.zeros_like(beta).index_add_(0, owner, to_boundaries),))
 
+    @property
+    def chooses_by_class(self) -> bool:
+        """A boundary per class needs classes."""
+        return self.per_class
+
     def _classes_of_anchors(self, pairs: Pairs) -> Tensor | None:
         """Which β belongs to each anchor ``(B,)``, where there are several."""
         if not self.per_class:

@@ -24,7 +24,7 @@ class NCA(PairLoss):
         One value per sample: its own logarithm times B / the number of anchors with a positive.
 
     Source:
-        Goldberger, Hinton, Roweis, Salakhutdinov. Neighbourhood Components Analysis. NeurIPS 2004.
+        Goldberger, Roweis, Hinton, Salakhutdinov. Neighbourhood Components Analysis. NeurIPS 2004.
 
     When to use:
         As the parameter-free ancestor of the proxy losses; a lower temperature looks at nearer neighbours

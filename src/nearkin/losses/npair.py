@@ -88,6 +88,11 @@ class NPair(PairLoss):
         something = (pairs.positive.any(dim=1) & pairs.negative.any(dim=1)).any()
         return embeddings.square().sum(dim=1) * something * self.l2
 
+    @property
+    def chooses_by_class(self) -> bool:
+        """One pair per class needs classes."""
+        return self.pairs != "all"
+
     def select(self, compared: Comparison, reference_labels: Tensor | None) -> Comparison:
         """One pair per class is a small batch of anchors against a small gallery of their partners."""
         left, right, pairs, _ = compared
@@ -112,15 +117,20 @@ class NPair(PairLoss):
     def pair_weights(
         self,
         embeddings: Tensor,
-        labels: Tensor,
+        labels: Tensor | None = None,
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
+        known_pairs: Tensor | None = None,
     ) -> Tensor:
         """∂L/∂S ``(B, R)``; of one pair per class, only the pairs of anchors and partners have any."""
-        keywords = {"references": references, "reference_labels": reference_labels}
+        keywords = {
+            "references": references,
+            "reference_labels": reference_labels,
+            "known_pairs": known_pairs,
+        }
         weights = super().pair_weights(embeddings, labels, **keywords)
-        if self.pairs == "all":
+        if self.pairs == "all" or labels is None:
             return weights
         anchor, partner = one_per_class(labels, reference_labels)
         everywhere = weights.new_zeros(len(labels), len(labels if references is None else references))

@@ -137,7 +137,8 @@ class PairLoss(Loss):
 
     Labels are ``(B,)``, or a multi-hot ``(B, L)`` matrix where a pair is positive if it shares a label.
     ``references`` (a memory, a gallery) replace the batch as the other side of every pair; without them the
-    batch is compared with itself and no sample with itself, by index.
+    batch is compared with itself and no sample with itself, by index. Where pairs are known and classes are
+    not, ``known_pairs`` take the place of labels.
     """
 
     on_sphere: bool = True
@@ -154,10 +155,11 @@ class PairLoss(Loss):
     def forward(
         self,
         embeddings: Tensor,
-        labels: Tensor,
+        labels: Tensor | None = None,
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
+        known_pairs: Tensor | None = None,
         weights: Tensor | None = None,
         reduction: str | None = None,
     ) -> Tensor:
@@ -168,15 +170,22 @@ class PairLoss(Loss):
             labels: ``(B,)`` integers or multi-hot ``(B, L)``.
             references: ``(R, D)``, raw; the other side of the pairs, instead of the batch itself.
             reference_labels: of the same kind as ``labels``, for ``references``.
+            known_pairs: in place of labels, what is known of each pair, ``(B, R)``: above 0 the same, below 0
+                different, 0 nothing; of a batch with itself ``(B, B)``, whose diagonal is not looked at.
             weights: how often each sample counts as an anchor, ``(B,)``, not negative.
             reduction: "mean" for the scalar, "none" for values ``(B,)`` whose mean it is; without it, the
                 attribute of that name.
         """
         reduction = self.reduction if reduction is None else reduction
         require_one_of(REDUCTIONS, reduction=reduction)
+        labels, reference_labels = self._labels(
+            embeddings, labels, references, reference_labels, known_pairs=known_pairs
+        )
         self._check_shapes(embeddings, labels, references, reference_labels, weights)
         with full_precision(embeddings):
-            compared = self._compare(embeddings, labels, references, reference_labels, weights)
+            compared = self._compare(
+                embeddings, labels, references, reference_labels, weights, known_pairs=known_pairs
+            )
             if reduction == "none" or weights is not None:
                 values = self._values(embeddings, compared, weights)
                 return values if reduction == "none" else values.mean() if len(values) else values.sum()
@@ -224,18 +233,24 @@ class PairLoss(Loss):
     def pair_weights(
         self,
         embeddings: Tensor,
-        labels: Tensor,
+        labels: Tensor | None = None,
         *,
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
+        known_pairs: Tensor | None = None,
     ) -> Tensor:
         """∂L/∂S ``(B, R)``: below 0 where the loss pulls a pair together, above 0 where it pushes.
 
         A loss that looks :attr:`among_references` gives ``(B + R, B + R)`` where there are some.
         """
+        labels, reference_labels = self._labels(
+            embeddings, labels, references, reference_labels, known_pairs=known_pairs
+        )
         self._check_shapes(embeddings, labels, references, reference_labels)
         with full_precision(embeddings):
-            compared = self._compare(embeddings, labels, references, reference_labels)
+            compared = self._compare(
+                embeddings, labels, references, reference_labels, known_pairs=known_pairs
+            )
             if compared is None:
                 columns = len(embeddings if references is None else references)
                 return embeddings.new_zeros(len(embeddings), columns)
@@ -280,6 +295,8 @@ class PairLoss(Loss):
         references: Tensor | None,
         reference_labels: Tensor | None,
         weights: Tensor | None = None,
+        *,
+        known_pairs: Tensor | None = None,
     ) -> Comparison | None:
         """Both sides in full precision and their pairs, or ``None`` where one of them is empty."""
         left = self._side(embeddings)
@@ -291,14 +308,51 @@ class PairLoss(Loss):
         if left.rows.numel() == 0 or (right is not None and right.rows.numel() == 0):
             return None
         dtype, anchors = left.rows.dtype, len(left.rows)
-        pairs = Pairs(
-            lambda: find_pairs(labels, reference_labels, dtype), labels, left.rows.shape[1], anchors, weights
-        )
+
+        def find() -> tuple[Tensor, Tensor]:
+            if known_pairs is None:
+                return find_pairs(labels, reference_labels, dtype)
+            return masks_of(known_pairs, with_itself=references is None)
+
+        pairs = Pairs(find, labels, left.rows.shape[1], anchors, weights)
         compared = self.select(Comparison(left, right, pairs), reference_labels)
         if not compared.pairs.anchors:
             return None
         left, right = self.geometry.place(compared.left, compared.right)
         return compared._replace(left=left, right=right)
+
+    def _labels(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        references: Tensor | None,
+        reference_labels: Tensor | None,
+        *,
+        known_pairs: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The labels; where pairs are known instead, every row is a class of its own."""
+        if known_pairs is None:
+            if labels is None:
+                raise ValueError(f"{self.name} needs labels, or known_pairs= in their place")
+            return labels, reference_labels
+        if labels is not None or reference_labels is not None:
+            raise ValueError("labels or known_pairs, not both: each says which pairs are the same")
+        if self.chooses_by_class:
+            raise ValueError(
+                f"{self.name} chooses pairs by their class here, and takes labels, no known_pairs"
+            )
+        rows = len(embeddings)
+        shape = rows, rows if references is None else len(references)
+        if known_pairs.shape != shape:
+            raise ValueError(f"known_pairs must have shape {shape}, not {tuple(known_pairs.shape)}")
+        numbers = torch.arange(rows, device=embeddings.device)
+        others = None if references is None else rows + torch.arange(shape[1], device=embeddings.device)
+        return numbers, others
+
+    @property
+    def chooses_by_class(self) -> bool:
+        """Whether the loss asks for more of a label than which pairs are the same."""
+        return False
 
     def _side(self, embeddings: Tensor, what: str = "embeddings") -> Side:
         """One side of the comparison in full precision, checked, and its lengths where they are to be 1."""
@@ -417,6 +471,24 @@ def find_pairs(
     if reference_labels is None:
         same.fill_diagonal_(0)
     return same, negative
+
+
+def masks_of(known_pairs: Tensor, *, with_itself: bool) -> tuple[Tensor, Tensor]:
+    """Positive and negative pairs, boolean ``(B, R)``, of what is known of each.
+
+    Args:
+        known_pairs: above 0 the same, below 0 different, 0 nothing.
+        with_itself: whether it is a batch with itself, whose diagonal is no pair.
+
+    >>> masks_of(torch.tensor([[1, -1], [0, 1]]), with_itself=True)[1]
+    tensor([[False,  True],
+            [False, False]])
+    """
+    positive, negative = known_pairs > 0, known_pairs < 0
+    if with_itself:
+        for mask in (positive, negative):
+            mask.fill_diagonal_(False)
+    return positive, negative
 
 
 def _are_exact(labels: Tensor, dtype: torch.dtype) -> bool:

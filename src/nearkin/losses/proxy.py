@@ -22,6 +22,7 @@ from nearkin.losses.base import (
     check_weight_values,
     check_weights,
     require_count,
+    require_non_negative,
     require_one_of,
     runs_eagerly,
     weighted,
@@ -194,6 +195,9 @@ class ProxyLoss(Loss):
         embeddings: Tensor,
         labels: Tensor,
         *,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+        reference_weight: float = 1.0,
         weights: Tensor | None = None,
         reduction: str | None = None,
     ) -> Tensor:
@@ -202,6 +206,10 @@ class ProxyLoss(Loss):
         Args:
             embeddings: ``(B, D)``, raw.
             labels: ``(B,)`` integers in ``0 … C − 1``.
+            references: ``(R, D)``, raw; they join the batch as constants: proxies learn from them as from
+                samples, and no gradient reaches them. A memory, for example.
+            reference_labels: ``(R,)``, theirs.
+            reference_weight: how often each of them counts.
             weights: how often each sample counts, ``(B,)``, not negative.
             reduction: "mean" for the scalar, "none" for values ``(B,)`` whose mean it is; without it, the
                 attribute of that name.
@@ -211,31 +219,47 @@ class ProxyLoss(Loss):
         self._check_shapes(embeddings, labels, weights)
         with full_precision(embeddings):
             rows = at_least_float32(embeddings)
-            norms = lengths(rows)
-            if self.validate:
-                check_finite(norms)
-                check_label_range(labels, self.num_classes)
-                if weights is not None:
-                    check_weight_values(weights)
-            if not len(rows):
-                nothing = rows.sum(dim=1) * 0
-                if self._sample == 1:
-                    nothing = nothing + self.proxies.sum() * 0
-                return nothing if reduction == "none" else nothing.sum()
-            self.prepare(norms)
-            samples = Side(rows, norms if self.on_sphere else None)
-            classes = labels.long()
-            proxies, labels = self._compared(classes)
-            proxies = proxies.to(rows.dtype)
-            if reduction == "mean" and weights is None:
-                value = self._in_tiles(samples, proxies, classes, labels)
-                value = self._through(samples, proxies, labels) if value is None else value
+            if references is None or reference_labels is None:
+                if references is not None or reference_labels is not None:
+                    raise ValueError("references and reference_labels come together")
+                value = self._against_proxies(rows, labels, weights, reduction)
             else:
-                self._refuse_slices()
-                value = self._values(samples, proxies, labels, weights)
-                value = value if reduction == "none" else value.mean()
-            extra = self._whole_extra_term(proxies)
-            return value if extra is None else value + extra
+                self._check_shapes(references, reference_labels, None, "reference")
+                require_non_negative(reference_weight=reference_weight)
+                joined = _join(rows, labels, weights, (references, reference_labels), reference_weight)
+                value = _of_batch(self._against_proxies(*joined, reduction), len(rows))
+            between = self.between_samples(rows, labels, weights, reduction)
+            return value if between is None else value + between
+
+    def _against_proxies(
+        self, rows: Tensor, labels: Tensor, weights: Tensor | None, reduction: str
+    ) -> Tensor:
+        """What follows from similarities to proxies, and between these: a scalar, or values ``(B,)``."""
+        norms = lengths(rows)
+        if self.validate:
+            check_finite(norms)
+            check_label_range(labels, self.num_classes)
+            if weights is not None:
+                check_weight_values(weights)
+        if not len(rows):
+            nothing = rows.sum(dim=1) * 0
+            if self._sample == 1:
+                nothing = nothing + self.proxies.sum() * 0
+            return nothing if reduction == "none" else nothing.sum()
+        self.prepare(norms)
+        samples = Side(rows, norms if self.on_sphere else None)
+        classes = labels.long()
+        proxies, labels = self._compared(classes)
+        proxies = proxies.to(rows.dtype)
+        if reduction == "mean" and weights is None:
+            value = self._in_tiles(samples, proxies, classes, labels)
+            value = self._through(samples, proxies, labels) if value is None else value
+        else:
+            self._refuse_slices()
+            value = self._values(samples, proxies, labels, weights)
+            value = value if reduction == "none" else value.mean()
+        extra = self._whole_extra_term(proxies)
+        return value if extra is None else value + extra
 
     def _compared(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The proxies of the classes that a batch is compared with, and the labels' places among them."""
@@ -352,6 +376,12 @@ class ProxyLoss(Loss):
         """What the loss adds that depends on raw proxies ``(C, D)`` or ``(C, K, D)`` alone; or nothing."""
         return None
 
+    def between_samples(
+        self, embeddings: Tensor, labels: Tensor, weights: Tensor | None, reduction: str
+    ) -> Tensor | None:
+        """What the loss adds for pairs of samples of the batch, a scalar or values ``(B,)``; or nothing."""
+        return None
+
     def _through(self, samples: Side, proxies: Tensor, labels: Tensor) -> Tensor:
         """The scalar: one node of autograd's graph, from embeddings and proxies to value."""
         left, right = self._sides(samples, proxies, labels)
@@ -375,12 +405,49 @@ class ProxyLoss(Loss):
         told = super().extra_repr()
         return told if self._sample == 1 else f"{told}, sample={self._sample}"
 
-    def _check_shapes(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        check_embeddings(embeddings)
-        check_labels(labels, embeddings)
+    def _check_shapes(
+        self, embeddings: Tensor, labels: Tensor, weights: Tensor | None, kind: str = ""
+    ) -> None:
+        """Refuse what cannot be a batch, or its references; looks at shapes and dtypes only."""
+        rows, classes = ("references", "reference_labels") if kind else ("embeddings", "labels")
+        check_embeddings(embeddings, rows)
+        check_labels(labels, embeddings, classes)
         if weights is not None:
             check_weights(weights, embeddings)
         if embeddings.shape[1] != self.embedding_dim:
             raise ValueError(
-                f"embedding_dim={self.embedding_dim} but the embeddings have {embeddings.shape[1]} columns"
+                f"embedding_dim={self.embedding_dim} but the {rows} have {embeddings.shape[1]} columns"
             )
+
+
+def _join(
+    rows: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    remembered: tuple[Tensor, Tensor],
+    times: float,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Rows, labels and weights of a batch, and below them those of references, which are constants."""
+    references, reference_labels = remembered
+    if weights is not None or times != 1:
+        own = rows.new_ones(len(rows)) if weights is None else weights.to(rows)
+        weights = torch.cat([own, own.new_full((len(references),), times)])
+    return (
+        torch.cat([rows, references.detach().to(rows)]),
+        torch.cat([labels.long(), reference_labels.long()]),
+        weights,
+    )
+
+
+def _of_batch(value: Tensor, size: int) -> Tensor:
+    """A scalar as it is; of values ``(B + R,)`` the batch's, and in each of them what the others sum up to.
+
+    The mean over the batch is then what it was over all of them.
+
+    >>> _of_batch(torch.tensor([1.0, 2.0, 6.0]), 2)
+    tensor([2.6667, 3.3333])
+    """
+    if not value.dim():
+        return value
+    own, others = value.tensor_split([size])
+    return (own * size + others.sum()) / len(value)

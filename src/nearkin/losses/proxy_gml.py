@@ -37,7 +37,7 @@ class ProxyGML(ProxyLoss):
         One value per sample: its own logarithm, and all of the second term.
 
     Source:
-        Zhu, Yang, Deng, Cheng. Fewer is More: A Deep Graph Metric Learning Perspective Using Fewer Proxies.
+        Zhu, Yang, Deng, Liu. Fewer is More: A Deep Graph Metric Learning Perspective Using Fewer Proxies.
         NeurIPS 2020. arXiv:2010.13636.
 
     When to use:

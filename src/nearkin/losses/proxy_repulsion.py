@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -9,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nearkin.losses.base import or_one, register, require_non_negative, require_positive
 from nearkin.losses.exponentials import log_one_plus_sum_exp
+from nearkin.losses.multi_similarity import MultiSimilarity
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.proxy_anchor import parts_by_sample
 from nearkin.losses.search_space import MARGIN, SCALE, space
@@ -25,21 +29,26 @@ class ProxyRepulsion(ProxyLoss):
     Equation:
         L = (1/|W⁺|) Σ_{c∈W⁺} log(1 + Σ_{x∈X_c⁺} e^{−α(S − δ)})
             + (1/C) Σ_c log(1 + Σ_{c'≠c} e^{α(R_cc' + δ)}),
-        R_cc' = v_c·v_c', or with through_samples=True Σ_x (v_c·z)(z·v_c') over the batch
+        R_cc' = v_c·v_c', or with through_samples=True Σ_x (v_c·z)(z·v_c') over the batch;
+        and with relations above 0, + relations · L_ms: multi-similarity's two terms over the batch's own
+        pairs, by its defaults and its mining
 
         One value per sample: of each logarithm of the first term the share that its exponential has in the
-        sum, times B, and all of the second term.
+        sum, times B, all of the second term, and the anchor's part of the pairs.
 
     Source:
         The thesis "Metric Learning: A Deep Dive", chapter 6: its own loss; variant 2 is
-        through_samples=True.
+        through_samples=True. relations= is our reading of its future work, "to capture more data-to-data
+        relations".
 
     When to use:
         When proxies of different classes crowd together. Through samples, only directions that the batch
-        occupies count, and the repulsion grows with the batch.
+        occupies count, and the repulsion grows with the batch. With relations, give it batches with several
+        samples of each class, as ``multi_similarity`` wants them.
 
     Relations to other losses:
         ``proxy_anchor``'s positive term; the other one acts between proxies, directly or through the samples.
+        relations=1 adds ``multi_similarity``.
 
     Args:
         num_classes: C.
@@ -47,6 +56,7 @@ class ProxyRepulsion(ProxyLoss):
         alpha: α.
         margin: δ.
         through_samples: which R.
+        relations: from 0 (none) to 1, the share of multi-similarity over the pairs of the batch.
         generator: starts the proxies.
 
     Example:
@@ -65,14 +75,26 @@ class ProxyRepulsion(ProxyLoss):
         alpha: float = 32.0,
         margin: float = 0.1,
         through_samples: bool = True,
+        relations: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         require_positive(alpha=alpha)
         require_non_negative(margin=margin)
+        if not 0 <= relations <= 1:
+            raise ValueError(f"relations={relations} must be from 0 to 1: it is a share")
         super().__init__(num_classes, embedding_dim, generator)
         self.alpha = alpha
         self.margin = margin
         self.through_samples = through_samples
+        self.relations = relations
+        self.compares_samples = self.compares_with({"relations": relations})
+        if relations:
+            self.pairs = MultiSimilarity()
+
+    @classmethod
+    def compares_with(cls, hyperparameters: Mapping[str, Any]) -> bool:
+        """With relations, the samples of a batch are compared with each other."""
+        return bool(hyperparameters.get("relations"))
 
     def value(self, S: Tensor, labels: Tensor) -> Tensor:
         """The positive term of Proxy-Anchor and, through samples, the repulsion: R is SᵀS."""
@@ -94,6 +116,16 @@ class ProxyRepulsion(ProxyLoss):
     def extra_term(self, proxies: Tensor) -> Tensor | None:
         """The repulsion where it does not go through the samples: R is VVᵀ."""
         return None if self.through_samples else repulsion(normalise(proxies).T, self.alpha, self.margin)
+
+    def between_samples(
+        self, embeddings: Tensor, labels: Tensor, weights: Tensor | None, reduction: str
+    ) -> Tensor | None:
+        """The share of multi-similarity."""
+        if not self.relations:
+            return None
+        self.pairs.validate = False  # everything has been looked at
+        value: Tensor = self.pairs(embeddings, labels, weights=weights, reduction=reduction)
+        return self.relations * value
 
 
 def repulsion(columns: Tensor, alpha: float, margin: float) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import cos, inf, radians, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,14 @@ from nearkin.losses.base import register, require_count, require_non_negative, r
 from nearkin.losses.exponentials import log_sum_exp_
 from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.search_space import MARGIN, SCALE, Range, space
-from nearkin.losses.similarity import Measured, Side, lengths, measure_by_autograd, through_similarities
+from nearkin.losses.similarity import (
+    Measured,
+    Side,
+    lengths,
+    measure_by_autograd,
+    normalise,
+    through_similarities,
+)
 from nearkin.losses.softmax import cross_entropy_
 
 
@@ -39,6 +47,9 @@ class SoftTriple(ProxyLoss):
         With one centre per class and no margin it is ``softmax`` with normalized; the centres are averaged
         softly where others take the nearest.
 
+    Centres that the second term has merged are found by :meth:`distinct_centres` and left out by
+    :meth:`pruned`, which changes no value and no gradient of the first term.
+
     Args:
         num_classes: C.
         embedding_dim: D.
@@ -61,6 +72,9 @@ class SoftTriple(ProxyLoss):
     )
     searches_rate = True
 
+    log_copies: Tensor | None
+    """Of a pruned loss, the logarithm of how many merged centres each one stands for, ``(C, K)``."""
+
     tiling = "rows"
 
     def __init__(
@@ -79,6 +93,7 @@ class SoftTriple(ProxyLoss):
         require_non_negative(margin=margin, tau=tau)
         require_count(proxies_per_class=proxies_per_class)
         super().__init__(num_classes, embedding_dim, generator, proxies_per_class)
+        self.register_buffer("log_copies", None)
         self.scale = scale
         self.gamma = gamma
         self.margin = margin
@@ -98,7 +113,15 @@ class SoftTriple(ProxyLoss):
     def by_class(self, S: Tensor) -> Tensor:
         """The soft maximum over centres."""
         S = S.view(len(S), -1, self.proxies_per_class)
-        return (torch.softmax(S / self.gamma, dim=2) * S).sum(dim=2)
+        chosen = S / self.gamma
+        if self.log_copies is not None:
+            if S.shape[1] != len(self.log_copies):
+                raise ValueError(
+                    f"a pruned SoftTriple compares all {len(self.log_copies)} classes at once, not "
+                    f"{S.shape[1]}: use neither sample nor tile with it"
+                )
+            chosen = chosen + self.log_copies.to(S.dtype)
+        return (torch.softmax(chosen, dim=2) * torch.where(chosen > -inf, S, 0)).sum(dim=2)
 
     def own_logits(self, own: Tensor) -> Tensor:
         """Scaled."""
@@ -110,6 +133,8 @@ class SoftTriple(ProxyLoss):
 
     def measure(self, S: Tensor, labels: Tensor, with_weights: bool) -> Measured:
         """The same in closed form; ∂S_c/∂S_ck = a_ck (1 + (S_ck − S_c)/γ)."""
+        if self.log_copies is not None:
+            return super().measure(S, labels, with_weights)
         # The first centres of all classes, then all second ones: sums over centres then run along whole rows.
         by_class = (len(S), -1, self.proxies_per_class)
         S = S.view(by_class).mT.contiguous()
@@ -129,9 +154,103 @@ class SoftTriple(ProxyLoss):
 
     def extra_term(self, proxies: Tensor) -> Tensor | None:
         """τ times the mean distance of the centres of a class."""
-        if self.proxies_per_class == 1 or self.tau == 0:
+        if self.proxies_per_class == 1 or self.tau == 0 or self.log_copies is not None:
             return None
         return self.tau * through_similarities(_mean_distance, Side(proxies, lengths(proxies)))
+
+    @torch.no_grad()
+    def merged_into(self, *, degrees: float = 1.0) -> Tensor:
+        """For each centre the first one of its class that it is the same as, ``(C, K)``.
+
+        Two centres are the same if less than an angle lies between them, directly or by way of others.
+
+        Args:
+            degrees: the angle. The second term pulls centres of a class together with a constant force, so
+                that those it has won meet within rounding and steps of the optimiser.
+        """
+        if not 0 < degrees < 90:
+            raise ValueError(f"degrees={degrees} must be an angle above 0 and below 90")
+        units = normalise(self.proxies.double())
+        near = units @ units.mT > cos(radians(degrees))
+        K = self.proxies_per_class
+        near.diagonal(dim1=1, dim2=2).fill_(True)
+        for _ in range(max(1, (K - 1).bit_length())):
+            near = (near.double() @ near.double()) > 0  # by way of others: each time twice as many
+        return near.byte().argmax(dim=2)
+
+    def distinct_centres(self, *, degrees: float = 1.0) -> Tensor:
+        """How many different centres each class has, ``(C,)``: K, less those that have merged.
+
+        >>> loss = SoftTriple(num_classes=2, embedding_dim=2, proxies_per_class=3)
+        >>> centres = [[[1.0, 0.0], [0.0, 1.0], [1.0, 0.001]], [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]]
+        >>> _ = loss.proxies.data.copy_(torch.tensor(centres))
+        >>> loss.distinct_centres()
+        tensor([2, 1])
+        """
+        into = self.merged_into(degrees=degrees)
+        return (into == torch.arange(into.shape[1], device=into.device)).sum(dim=1)
+
+    def findings(self) -> tuple[str, ...]:
+        """How many centres the classes have left."""
+        if self.proxies_per_class == 1 or self._owned is not None:
+            return ()
+        counts = self.distinct_centres()
+        mean, fewest, most = counts.double().mean().item(), int(counts.min()), int(counts.max())
+        return (
+            f"soft_triple: of {self.proxies_per_class} centres per class {mean:.1f} are distinct on average "
+            f"(from {fewest} to {most})",
+        )
+
+    @torch.no_grad()
+    def pruned(self, *, degrees: float = 1.0) -> SoftTriple:
+        """The same loss with merged centres as one: as many as the class with most of them keeps.
+
+        A centre that stands for n merged ones counts n times in the softmax over the centres of its class.
+        Where merged centres coincide, value, weights and what a sample belongs to are exactly those of the
+        loss with all of them; where they nearly do, one takes the place of all, the mean of their directions.
+        The second term, which has done its work, is left out.
+
+        Args:
+            degrees: see :meth:`merged_into`.
+
+        >>> loss = SoftTriple(num_classes=1, embedding_dim=2, proxies_per_class=3)
+        >>> _ = loss.proxies.data.copy_(torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]]))
+        >>> small = loss.pruned()
+        >>> small.proxies_per_class, small.log_copies.exp().tolist()
+        (2, [[2.0, 1.0]])
+        """
+        into = self.merged_into(degrees=degrees)
+        C, K, D = self.proxies.shape
+        units = normalise(self.proxies)
+        sums = torch.zeros_like(units).scatter_add_(1, into.unsqueeze(2).expand(C, K, D), units)
+        copies = units.new_zeros(C, K).scatter_add_(1, into, units.new_ones(C, K))
+        if self.log_copies is not None:
+            copies = torch.zeros_like(copies).scatter_add_(1, into, self.log_copies.exp().to(copies))
+        kept = int((copies > 0).sum(dim=1).max())
+        order = (copies == 0).int().argsort(dim=1, stable=True)[:, :kept]
+        small = SoftTriple(
+            C,
+            D,
+            scale=self.scale,
+            gamma=self.gamma,
+            margin=self.margin,
+            tau=self.tau,
+            proxies_per_class=kept,
+        ).to(self.proxies)
+        alone = copies.gather(1, order)
+        chosen = sums.gather(1, order.unsqueeze(2).expand(C, kept, D))
+        # A class with fewer centres than another has empty places: they count 0 times, wherever they are.
+        filler = units[:, :1].expand_as(chosen)
+        small.proxies.copy_(torch.where(alone.unsqueeze(2) > 0, chosen, filler))
+        small.log_copies = alone.log()
+        small.reduction, small.validate = self.reduction, self.validate
+        return small.train(self.training)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Make room for the counts of a pruned loss, or forget ours where there are none."""
+        counts = state_dict.get(f"{prefix}log_copies")
+        self.log_copies = None if counts is None else torch.empty_like(counts, device=self.proxies.device)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def _mean_distance(S: Tensor, with_weights: bool) -> Measured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -44,7 +44,9 @@ def as_loss(loss: Loss | nn.Module | LossFunction, *, compares_samples: bool | N
     return WrappedLoss(loss, compares_samples=compares_samples)
 
 
-def compares_samples(loss: str | Loss | nn.Module | LossFunction) -> bool:
+def compares_samples(
+    loss: str | Loss | nn.Module | LossFunction, hyperparameters: Mapping[str, Any] | None = None
+) -> bool:
     """Whether a loss compares the samples of a batch with each other, so that batches need positive pairs.
 
     Losses over proxies do not. Of what is not ours, the attribute ``compares_samples`` tells; without one it
@@ -52,10 +54,15 @@ def compares_samples(loss: str | Loss | nn.Module | LossFunction) -> bool:
 
     Args:
         loss: a registered name, a loss, or what :func:`as_loss` takes.
+        hyperparameters: of a registered name, on which it may depend.
 
     >>> compares_samples("multi_similarity"), compares_samples("proxy_anchor")
     (True, False)
+    >>> compares_samples("proxy_repulsion", {"relations": 0.5})
+    True
     """
+    if isinstance(loss, str) and hyperparameters:
+        return bool(get(loss).compares_with(hyperparameters))
     return bool(getattr(get(loss) if isinstance(loss, str) else loss, "compares_samples", True))
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from nearkin import data, networks
 from nearkin.atomic import write_json
@@ -31,6 +31,11 @@ _FORMAT = 1
 MODEL_FILE = "model.json"
 THRESHOLD_FILE = "threshold.json"
 _WEIGHTS = ("weights.safetensors", "checkpoint/network.safetensors")  # of a saved model, of a run
+_PARTS = (
+    "model.safetensors",
+    "head.safetensors",
+)  # of a repository: the backbone under its own names, the rest
+_BACKBONE = "backbone."
 
 
 def is_model(path: Path) -> bool:
@@ -68,6 +73,20 @@ def _plugins(about: Mapping[str, Any]) -> list[str]:
 def write_embedder(folder: Path, embedder: Embedder) -> None:
     """Write a network into a folder: the weights first, so that what has a ``model.json`` is complete."""
     write_tensors(folder / _WEIGHTS[0], embedder.network.state_dict())
+    write_json(folder / MODEL_FILE, describe(embedder))
+
+
+def write_parts(folder: Path, embedder: Embedder) -> None:
+    """Write a network in two files, so that others read the backbone's under its own names."""
+    state = embedder.network.state_dict()
+    backbone = {
+        name.removeprefix(_BACKBONE): one for name, one in state.items() if name.startswith(_BACKBONE)
+    }
+    rest = {name: one for name, one in state.items() if not name.startswith(_BACKBONE)}
+    for name in _WEIGHTS:
+        (folder / name).unlink(missing_ok=True)
+    for name, tensors in zip(_PARTS, (backbone, rest), strict=True):
+        write_tensors(folder / name, tensors)
     write_json(folder / MODEL_FILE, describe(embedder))
 
 
@@ -113,13 +132,13 @@ def read_embedder(
     for module in about.get("imports", ()):
         import_module(module, needed_by=str(folder))
     built = _network(about, network, folder)
-    weights = next((folder / name for name in _WEIGHTS if (folder / name).exists()), None)
-    if weights is None:
-        raise ValueError(f"{folder} has no weights: neither {' nor '.join(_WEIGHTS)}")
+    files = _weights_in(folder)
     try:
-        built.load_state_dict(read_tensors(weights).tensors)
+        built.load_state_dict(_state(files))
     except (DamagedFileError, RuntimeError) as error:
-        raise ValueError(f"{weights} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
+        raise ValueError(
+            f"{' or '.join(map(str, files))} cannot be loaded: {' '.join(str(error).split())[:500]}"
+        ) from None
     seen = transform or _transform(about, built, folder)
     return Embedder(
         built.eval(),
@@ -128,6 +147,24 @@ def read_embedder(
         transform_spec=about["transform"],
         batch_size=about.get("batch_size", 64),
     )
+
+
+def _weights_in(folder: Path) -> list[Path]:
+    """The file of a model's weights, or both files of a repository's."""
+    whole = next((folder / name for name in _WEIGHTS if (folder / name).exists()), None)
+    if whole is not None:
+        return [whole]
+    parts = [folder / name for name in _PARTS]
+    if not all(part.exists() for part in parts):
+        raise ValueError(f"{folder} has no weights: neither {' nor '.join(_WEIGHTS)}")
+    return parts
+
+
+def _state(files: list[Path]) -> dict[str, Tensor]:
+    first, *rest = (read_tensors(file).tensors for file in files)
+    if not rest:
+        return first
+    return {f"{_BACKBONE}{name}": one for name, one in first.items()} | rest[0]
 
 
 def _network(about: Mapping[str, Any], module: nn.Module | None, folder: Path) -> Network:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ from nearkin.model.inputs import as_samples
 from nearkin.networks import Embedder
 from nearkin.networks.splitting import device_of
 from nearkin.networks.weights import add_weights
+
+if TYPE_CHECKING:
+    from nearkin.model.exporting import Export
 
 Progress = Callable[[int, int], None]
 _CHUNK = 2048  # samples, about, that are embedded at a time
@@ -321,6 +324,69 @@ class Model:
             write_embedder(home, one)
         write_json(path / "card.json", {"fingerprint": self.fingerprint, "about": self.about})
         return path
+
+    def export(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        format: str = "onnx",  # noqa: A002  (what everybody calls it)
+        int8: bool = False,
+        preprocessing: Literal["inside", "beside"] | None = None,
+        validation: SampleSet | None = None,
+        samples: Any = None,
+        calibration: Any = None,
+        tolerance: float | None = None,
+        recall_tolerance: float | None = None,
+        most: int = 1000,
+        opset: int = 18,
+    ) -> list[Export]:
+        """Write the model as a file for another runtime, unless its embeddings differ from the model's.
+
+        The file takes batches of any size and gives unit embeddings. Beside it lies a manifest, under the
+        same name with ``.json``: input, preprocessing, threshold, fingerprint, versions and the comparison.
+        :func:`nearkin.export` does the same with a run, whose data it finds by itself.
+
+        Args:
+            output: The file, or a folder for ``model.onnx`` and the like.
+            format: ``onnx``, ``openvino``, ``torchscript``, or ``folder`` for what :meth:`save` writes.
+            int8: Whether to write a quantised file as well, ``….int8.onnx``.
+            preprocessing: ``inside``: the file takes ``uint8`` RGB pixels ``(N, H, W, 3)`` of the network's
+                input size and normalises them. ``beside``: it takes normalised float32 ``(N, 3, H, W)``. By
+                default inside where the samples are images.
+            validation: Samples of classes that the network was not trained on: outputs and Recall@1 of both
+                are compared on them.
+            samples: Other samples to compare outputs on, where there are no such classes.
+            calibration: Training samples for int8; 200 of them, evenly over all, are used.
+            tolerance: Largest difference between two numbers of unit embeddings; by default 1e-4, and 0.15
+                for int8.
+            recall_tolerance: Largest difference of Recall@1, by default 0.001, and 0.02 for int8; one query
+                is always allowed.
+            most: Compare on about so many samples, in whole classes.
+            opset: Which version of ONNX's operators.
+
+        Returns:
+            What was written, with the comparison; the int8 file last.
+
+        Raises:
+            ExportError: This model has no such file, or the file would differ too much: then it is not
+                written.
+        """
+        from nearkin.model.exporting import export  # noqa: PLC0415  (which imports this file)
+
+        return export(
+            self,
+            output,
+            format=format,
+            int8=int8,
+            preprocessing=preprocessing,
+            validation=validation,
+            samples=samples,
+            calibration=calibration,
+            tolerance=tolerance,
+            recall_tolerance=recall_tolerance,
+            most=most,
+            opset=opset,
+        )
 
     def __repr__(self) -> str:
         names = ", ".join(_name(one) for one in self.embedders)

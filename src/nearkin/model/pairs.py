@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from nearkin.evaluation import (
     rates_at_threshold,
     verification_intervals,
 )
-from nearkin.evaluation.verification import scores_of_similarities
+from nearkin.evaluation.verification import OperatingPoint, operating_points, scores_of_similarities
+from nearkin.model.lfw import read_lfw_pairs
 from nearkin.model.model import Model, Progress
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "same"}), frozenset({"0", "false", "no", "different"})
@@ -37,16 +38,25 @@ class PairTable:
         b: The other side.
         same: Whether they are of one class, where that is known.
         root: What paths are relative to.
+        folds: Into how many parts the pairs are divided to measure accuracy, where the file says so.
     """
 
     a: tuple[str, ...]
     b: tuple[str, ...]
     same: tuple[bool, ...] | None
     root: Path
+    folds: int | None = None
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> PairTable:
+    def read(cls, path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> PairTable:
         """A CSV file with the columns ``a`` and ``b``, and where the answer is known ``same``.
+
+        Any other file is read as a list of Labeled Faces in the Wild (``pairs.txt``): see
+        :func:`nearkin.model.lfw.read_lfw_pairs`.
+
+        Args:
+            path: The file.
+            root: What its paths are relative to; by default the file's folder.
 
         Raises:
             ValueError: A column or a field is missing, or an answer is neither true nor false.
@@ -54,6 +64,14 @@ class PairTable:
         file = Path(path)
         if not file.is_file():
             raise FileNotFoundError(f"there is no file {file}")
+        folder = file.parent if root is None else Path(root)
+        if file.suffix.lower() != ".csv":
+            found = read_lfw_pairs(file)
+            return cls(found.a, found.b, found.same, folder, found.folds)
+        return cls._of_csv(file, folder)
+
+    @classmethod
+    def _of_csv(cls, file: Path, root: Path) -> PairTable:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines)
             columns = reader.fieldnames or ()
@@ -69,7 +87,7 @@ class PairTable:
         same = None
         if "same" in columns:
             same = tuple(_truth(row["same"], file, number) for number, row in rows)
-        return cls(tuple(row["a"] for _, row in rows), tuple(row["b"] for _, row in rows), same, file.parent)
+        return cls(tuple(row["a"] for _, row in rows), tuple(row["b"] for _, row in rows), same, root)
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,8 @@ class PairsReport:
             two of a kind.
         intervals: Error rates and accuracy at the model's threshold, ROC AUC, equal error rate and accuracy,
             each with its confidence interval over classes; samples that known answers join are one class.
+        points: What other thresholds would do to these pairs, the strictest last. They are read off the pairs
+            themselves, as the scores are; the model's own threshold has never seen them.
         note: Why there is no score or no interval, where there is none.
     """
 
@@ -93,6 +113,7 @@ class PairsReport:
     scores: VerificationScores | None = None
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     note: str = ""
+    points: tuple[OperatingPoint, ...] = ()
 
     @property
     def same(self) -> tuple[bool, ...] | None:
@@ -109,6 +130,7 @@ class PairsReport:
             "threshold": None if self.threshold is None else self.threshold.to_dict(),
             "scores": None if self.scores is None else self.scores.to_dict(),
             "intervals": {name: interval.to_dict() for name, interval in self.intervals.items()},
+            "points": [asdict(point) for point in self.points],
             "note": self.note,
         }
 
@@ -140,7 +162,7 @@ def verify_pairs(
 
     Args:
         model: With or without a threshold.
-        pairs: A table, or the path of one.
+        pairs: A table, or the path of one; see :meth:`PairTable.read`.
         batch_size: As for :meth:`nearkin.Model.embed`.
         progress: As for :meth:`nearkin.Model.embed`.
 
@@ -180,14 +202,17 @@ def _scored(
         raise ValueError(
             f"{table.a[number]} and {table.b[number]} are said to differ, but other pairs join them"
         )
-    scores = scores_of_similarities(similarity, same, folds=min(_FOLDS, fewest), per_pair=True)
+    folds = min(table.folds or _FOLDS, fewest)
+    scores = scores_of_similarities(similarity, same, folds=folds, per_pair=True)
+    points = operating_points(similarity, same)
     try:
         intervals = verification_intervals(scores, first, second)
         if threshold is not None:
             intervals = rates_at_threshold(scores, first, second, threshold.similarity) | intervals
     except ValueError as error:  # too few classes
-        return PairsReport(table, similarity, threshold, scores, note=f"no intervals: {error}")
-    return PairsReport(table, similarity, threshold, scores, intervals)
+        note = f"no intervals: {error}"
+        return PairsReport(table, similarity, threshold, scores, note=note, points=points)
+    return PairsReport(table, similarity, threshold, scores, intervals, points=points)
 
 
 def _joined(count: int, first: Tensor, second: Tensor, same: Sequence[bool]) -> Tensor:

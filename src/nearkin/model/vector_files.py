@@ -12,6 +12,9 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,13 +29,18 @@ from nearkin.atomic import atomic_path, remove_unfinished, write_json
 from nearkin.data import ImageFiles, Samples, Texts
 from nearkin.data import as_samples as data_samples
 from nearkin.data.decoding import IMAGE_SUFFIXES
+from nearkin.data.packed import SUFFIXES as PACKED
+from nearkin.data.packed import PackedImages, packed_images
 from nearkin.extras import require
 from nearkin.model.model import Chunk, Model, Progress
 from nearkin.tensor_files import DamagedFileError, TensorFile, read_tensors, write_tensors
 
 SUFFIXES = (".parquet", ".npy")
 _CHUNK = 1024
+_LOOK_EVERY = 0.2  # seconds between two looks at what processes have done
 _METADATA = b"nearkin"
+JOB = "job.json"
+"""What the processes of :func:`write_vectors` are told."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,9 @@ class VectorFile:
 
 
 def named_samples(inputs: Sequence[str | os.PathLike[str]]) -> NamedSamples:
-    """Images in files and folders, the rows of an array (``.npy``), or the lines of a text file (``.txt``).
+    """Images in files, folders and packed files, the rows of an array (``.npy``), the lines of a ``.txt``.
+
+    Packed files are WebDataset's tar files and Parquet tables: see :mod:`nearkin.data.packed`.
 
     Images in a folder are called by their paths below it, or as they were given where there are several
     inputs; one that lies in a folder below the given one has that folder's name as its label.
@@ -96,10 +106,14 @@ def named_samples(inputs: Sequence[str | os.PathLike[str]]) -> NamedSamples:
         if not path.exists():
             raise FileNotFoundError(f"there is no file {path}")
     rows = [path for path in paths if path.suffix.lower() in (".npy", ".txt")]
+    packed = [path for path in paths if path.suffix.lower() in PACKED]
+    if packed and len(packed) == len(paths):
+        return _packed(packed)
+    rows += packed
     if not rows:
         return _images(paths)
     if len(paths) > 1:
-        raise ValueError(f"{rows[0]} is embedded alone: give no other input beside it")
+        raise ValueError(f"{rows[0]} is embedded alone: give no other kind of input beside it")
     (path,) = paths
     if path.suffix.lower() == ".npy":
         samples: Samples = data_samples(path)
@@ -108,6 +122,19 @@ def named_samples(inputs: Sequence[str | os.PathLike[str]]) -> NamedSamples:
     names = [str(row) for row in range(len(samples))]
     state = _state(path)
     return NamedSamples(samples, names, [None] * len(names), [f"{state} {name}" for name in names])
+
+
+def _packed(paths: Sequence[Path]) -> NamedSamples:
+    places: list[Any] = []
+    labels: list[str | None] = []
+    states: list[str] = []
+    for path in paths:
+        images, own = packed_images(path)
+        places += images.places
+        labels += own
+        states += [f"{_state(path)} {number}" for number in range(len(images))]
+    samples = PackedImages(places)
+    return NamedSamples(samples, [samples.name(place) for place in range(len(samples))], labels, states)
 
 
 def _images(paths: Sequence[Path]) -> NamedSamples:
@@ -146,6 +173,7 @@ def write_vectors(
     skip_bad: bool = False,
     overwrite: bool = False,
     chunk: int = _CHUNK,
+    processes: int = 1,
 ) -> VectorFile:
     """Embed files of any number into a file; the same call goes on with one that was killed.
 
@@ -159,6 +187,7 @@ def write_vectors(
         skip_bad: Leave files out that cannot be read, instead of stopping.
         overwrite: Replace a file that holds something else.
         chunk: Samples per chunk, about.
+        processes: That embed chunks beside each other; the chunk of one that is lost goes to another.
 
     Raises:
         ValueError: The file's name ends otherwise, it holds something else, an input cannot be read, or
@@ -181,10 +210,61 @@ def write_vectors(
         )
     with _alone(work.folder):
         remove_unfinished(work.folder)
-        embedded = work.embed(progress, skip_bad=skip_bad)
+        before = work.missing()
+        if processes > 1 and len(before) > 1:
+            _embed_by_processes(work, inputs, processes, progress, skip_bad=skip_bad)
+        work.embed(progress, skip_bad=skip_bad)  # also what lost processes left
+        embedded = sum(len(work.ranges[number]) for number in before)
         written = work.put_together(embedded)
     shutil.rmtree(work.folder)
     return written
+
+
+def work_of(model: Model, job: Mapping[str, Any]) -> _Work:
+    """The work that a process takes part in."""
+    return _Work(model, named_samples(job["inputs"]), Path(job["target"]), job["batch_size"], job["chunk"])
+
+
+def _embed_by_processes(
+    work: _Work,
+    inputs: Sequence[str | os.PathLike[str]],
+    processes: int,
+    progress: Progress | None,
+    *,
+    skip_bad: bool,
+) -> None:
+    """Let processes embed what is missing, until each has ended: done, lost, or stopped by a bad file."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    shutil.rmtree(work.folder / "model", ignore_errors=True)
+    work.model.save(work.folder / "model")
+    job = {
+        "inputs": [os.fspath(given) for given in inputs],
+        "target": str(work.target),
+        "batch_size": work.batch_size,
+        "chunk": work.step,
+        "skip_bad": skip_bad,
+        "threads": max(1, cores // processes),
+    }
+    write_json(work.folder / JOB, job)
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(job["threads"])}
+    command = [sys.executable, "-m", "nearkin.model.embedding_worker", str(work.folder)]
+    workers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603  (this interpreter)
+        for _ in range(min(processes, len(work.ranges)))
+    ]
+    try:
+        while any(worker.poll() is None for worker in workers):
+            time.sleep(_LOOK_EVERY)
+            if progress is not None:
+                left = sum(len(work.ranges[number]) for number in work.unwritten())
+                progress(len(work.named.names) - left, len(work.named.names))
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+            assert worker.stdin is not None
+            worker.stdin.close()
 
 
 @contextmanager
@@ -233,16 +313,31 @@ class _Work:
             return None
         return part if part.state.get("key") == self.keys[number] else None
 
-    def embed(self, progress: Progress | None, *, skip_bad: bool) -> int:
-        """Embed what is missing; the number of samples that were."""
-        embedded, count = 0, len(self.named.names)
+    def missing(self) -> list[int]:
+        """The numbers of chunks that are not there, or made from something else."""
+        return [number for number in range(len(self.ranges)) if self._part(number) is None]
+
+    def unwritten(self) -> list[int]:
+        """The numbers of chunks that have no file, which is quickly seen."""
+        return [number for number in range(len(self.ranges)) if not self._file(number).exists()]
+
+    def embed(self, progress: Progress | None, *, skip_bad: bool) -> None:
+        """Embed what is missing."""
         for number, rows in enumerate(self.ranges):
             if self._part(number) is None:
                 self._write(number, self._embedded(rows, progress, skip_bad))
-                embedded += len(rows)
             if progress is not None:
-                progress(rows.stop, count)
-        return embedded
+                progress(rows.stop, len(self.named.names))
+
+    def embed_free_parts(self, *, skip_bad: bool) -> None:
+        """Embed what is missing and nobody else embeds now."""
+        for number, rows in enumerate(self.ranges):
+            try:
+                with FileLock(self.folder / f".part-{number:06d}.lock", timeout=0):
+                    if self._part(number) is None:
+                        self._write(number, self._embedded(rows, None, skip_bad))
+            except Timeout:  # noqa: PERF203
+                continue
 
     def _embedded(self, rows: range, progress: Progress | None, skip_bad: bool) -> Chunk:
         def told(done: int, _: int) -> None:

@@ -10,6 +10,7 @@ import torch
 # One line per network; each file registers what it defines.
 from nearkin.networks import bninception as bninception
 from nearkin.networks import convnet as convnet
+from nearkin.networks import googlenet as googlenet
 from nearkin.networks import lenet as lenet
 from nearkin.networks import mlp as mlp
 from nearkin.networks import timm_models

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nearkin.atomic import write_json
-from nearkin.data.fingerprints import fingerprint
 from nearkin.data.joining import join_samples
 from nearkin.data.loading import loader
 from nearkin.data.nested import move
+from nearkin.data.sample_hashes import fingerprint
 from nearkin.data.samples import Samples, SampleSet
 from nearkin.data.transforms import Transform
 from nearkin.networks.base import Network
@@ -215,7 +215,8 @@ def cache_activations(
             if progress is not None:
                 progress(done, len(sample_set))
     activations = Activations(own_folder, sample_set.samples)
-    return SampleSet(activations, sample_set.labels, sample_set.class_names), rest
+    seen = SampleSet(activations, sample_set.labels, sample_set.class_names, cameras=sample_set.cameras)
+    return seen, rest
 
 
 def _key(trunk: nn.Module, stage: str, transform: Transform, views: str, samples: Samples) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.networks.lora import held_still
-from nearkin.networks.pooling import poolings
+from nearkin.networks.pooling import AveragePooling, poolings
 from nearkin.networks.splitting import PooledTrunk, split_module, stage_names
 from nearkin.registry import Registry
 
@@ -29,6 +29,8 @@ class Backbone:
         left_out: Beginnings of the names of published weights that the module has no place for: the
             classifier's, mostly.
         download_imagenet: Fetches the ImageNet weights, where there is a place to fetch them from.
+        gives_features: Whether the module gives features ``(B, F)``, so that there is nothing to pool; by
+            default whether it is a row of layers one of which flattens.
     """
 
     module: nn.Module
@@ -36,6 +38,13 @@ class Backbone:
     preprocessing: Preprocessing
     left_out: tuple[str, ...] = ()
     download_imagenet: Callable[[], Mapping[str, Tensor]] | None = None
+    gives_features: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.gives_features is None:
+            row = self.module if isinstance(self.module, nn.Sequential) else ()
+            flattens = any(isinstance(layer, nn.Flatten) for layer in row)
+            object.__setattr__(self, "gives_features", flattens)
 
 
 registry: Registry[Backbone] = Registry("network")
@@ -50,9 +59,11 @@ class Network(nn.Module, ABC):
         preprocessing: The input that its weights expect; ``None`` where samples are not images, or unknown.
         spec: What :func:`nearkin.networks.build` takes to build it again, without weights; ``None`` for a
             module that was given in Python.
+        pools: Whether it ends in a feature map that a pooling makes features of.
     """
 
     embedding_dim: int
+    pools: bool = False
     num_features: int
     preprocessing: Preprocessing | None = None
     spec: dict[str, Any] | None = None
@@ -96,7 +107,8 @@ class EmbeddingNetwork(Network):
     Args:
         backbone: The :class:`Backbone` of a registered network.
         embedding_dim: D, the size of an embedding.
-        pooling: Name of a pooling; ignored by backbones that give features ``(B, F)`` already.
+        pooling: Name of a pooling; any but the default is refused for a backbone that gives features
+            ``(B, F)`` already.
         layer_norm: Normalise the pooled features before the head, without affine parameters, as ProxyNCA++
             does (Teh, DeVries and Taylor 2020, ECCV).
     """
@@ -107,8 +119,10 @@ class EmbeddingNetwork(Network):
         super().__init__()
         if embedding_dim < 1:
             raise ValueError(f"embedding_dim={embedding_dim} must be at least 1")
+        if backbone.gives_features:
+            refuse_pooling(pooling)
         self.backbone = backbone.module
-        self.pooling = poolings.build(pooling)
+        self.pooling, self.pooling_name = poolings.build(pooling), pooling
         self.norm = (
             nn.LayerNorm(backbone.num_features, elementwise_affine=False) if layer_norm else nn.Identity()
         )
@@ -116,13 +130,18 @@ class EmbeddingNetwork(Network):
         nn.init.kaiming_normal_(self.head.weight, mode="fan_out")
         nn.init.zeros_(self.head.bias)
         self.embedding_dim = embedding_dim
+        self.pools = not backbone.gives_features
         self.num_features = backbone.num_features
         self.preprocessing: Preprocessing = backbone.preprocessing
 
     def features(self, inputs: Tensor) -> Tensor:
         """Preprocessed images ``(B, C, H, W)`` to pooled features ``(B, F)``."""
         features: Tensor = self.backbone(inputs)
-        return features if features.ndim == 2 else self.pooling(features)
+        if features.ndim > 2:
+            return self.pooling(features)  # type: ignore[no-any-return]
+        if not isinstance(self.pooling, AveragePooling | nn.Identity):
+            refuse_pooling(self.pooling_name)
+        return features
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Preprocessed images ``(B, C, H, W)`` to raw embeddings ``(B, D)``."""
@@ -192,6 +211,20 @@ class EmbeddingNetwork(Network):
     def _example(self) -> tuple[int, int, int, int]:
         size = self.preprocessing.size
         return (1, self.preprocessing.channels, size, size)
+
+
+def refuse_pooling(name: str) -> None:
+    """Refuse a pooling, other than the default, for a network that has no feature map.
+
+    >>> refuse_pooling("gem")
+    Traceback (most recent call last):
+    ValueError: pooling='gem' would have no effect: the network gives features, not a feature map ...
+    """
+    if name != "avg":
+        raise ValueError(
+            f"pooling={name!r} would have no effect: the network gives features, not a feature map to pool; "
+            "leave it out"
+        )
 
 
 class WithFeatures(nn.Module):

@@ -61,8 +61,8 @@ class BNInception(nn.Sequential):
                 inception_5b=Inception(1024, 352, (192, 320), (192, 224), ("max", 128)),
             )
         )
-        self.register_state_dict_post_hook(_write_published_names)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(_read_published_names)  # type: ignore[no-untyped-call]
+        self.register_state_dict_post_hook(write_published_names)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(read_published_names)  # type: ignore[no-untyped-call]
 
 
 def _convolution(
@@ -175,13 +175,15 @@ def _concatenated(module: nn.Module, branches: list[list[str]], features: Tensor
     return torch.cat(outputs, dim=1)
 
 
-def _write_published_names(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+def write_published_names(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """The hook that joins the names of modules and their layers: ``inception_3a_1x1``."""
     for key in [key for key in state if key.startswith(f"{prefix}inception_")]:
         name = re.sub(r"^(inception_\d[a-e])\.", r"\1_", key.removeprefix(prefix))
         state[prefix + name] = state.pop(key)
 
 
-def _read_published_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def read_published_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """The hook that takes them apart again."""
     for key in [key for key in state if key.startswith(f"{prefix}inception_")]:
         name = re.sub(r"^(inception_\d[a-e])_", r"\1.", key.removeprefix(prefix))
         state[prefix + name] = state.pop(key)

@@ -32,6 +32,7 @@ PREFERRED = (
 )
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 _OTHER_NAMES = {"bninception": "bn_inception"}  # what its published file is called
+_PUBLISHED_FILES = {"bninception": "bn_inception-52deb4733.pth"}  # no library downloads these
 _HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,})$")
 
 
@@ -158,9 +159,11 @@ def how_to_get_weights(network: str = DEFAULT_NETWORK) -> str:
     place = f"the Hugging Face Hub (repository timm/{name}, tagged by its training; file model.safetensors)"
     if not network.startswith(timm_models.PREFIX):
         place = "where its authors publish it"
-    folder = weights_folders()[0]
+    if network in _PUBLISHED_FILES:
+        place = f"the pretrained-models collection for PyTorch (file {_PUBLISHED_FILES[network]})"
+    file = weights_folders()[0] / _PUBLISHED_FILES.get(network, f"{name}.safetensors")
     return (
         f"on a machine with a network, fetch the ImageNet weights of {name} from {place}, and give their "
-        f"path: --weights FILE; or save them as {folder / f'{name}.safetensors'} (the folders in "
+        f"path: --weights FILE; or save them as {file} (the folders in "
         f"{FOLDER_VARIABLE} are looked into first)"
     )

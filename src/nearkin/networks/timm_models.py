@@ -41,7 +41,14 @@ def timm_backbone(name: str, *, size: int | None = None, **keywords: Any) -> Bac
         state: Mapping[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
         return state
 
-    return Backbone(module, shape[1], preprocessing, _classifier_keys(module), download)
+    return Backbone(
+        module,
+        shape[1],
+        preprocessing,
+        _classifier_keys(module),
+        download,
+        gives_features=len(shape) == 2,
+    )
 
 
 def import_timm() -> Any:

@@ -36,9 +36,10 @@ def _resnet(name: str, num_features: int) -> Backbone:
 
 @registry.register("googlenet")
 def googlenet() -> Backbone:
-    """GoogLeNet (Szegedy et al. 2015, CVPR): 1,024 features of 7 × 7 places at 224 pixels.
+    """GoogLeNet (Szegedy et al. 2015, CVPR) as torchvision has it: 1,024 features of 7 × 7 places at 224.
 
-    The input transform that its weights need is part of the network; auxiliary classifiers are not.
+    It has batch norm, and 3 × 3 convolutions where the paper has 5 × 5; ``googlenet_published`` is the
+    paper's. The input transform that its weights need is part of the network; auxiliary classifiers are not.
     """
     model = _model("googlenet", aux_logits=False, init_weights=True)
     parts = _children(model, without=("aux1", "aux2", "avgpool", "dropout", "fc"))

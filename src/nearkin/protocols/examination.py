@@ -14,13 +14,16 @@ from nearkin.evaluation import (
     Diagnostics,
     Interval,
     PairedDifference,
+    ReidentificationScores,
     RetrievalScores,
     Whitening,
     bootstrap_intervals,
     clustering_intervals,
     clustering_scores,
     diagnostics,
+    mean_intervals,
     paired_differences,
+    reidentification_scores,
     reranked_scores,
 )
 from nearkin.evaluation.reranking import Reranking, checked_rerankings
@@ -28,6 +31,8 @@ from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.sealed import concatenated, score_test, side_by_side
 from nearkin.training import Run, TestEmbeddings
+
+_FEWEST_CLASSES = 3  # for an interval of clusters, which leaves one out
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Examination:
         diagnostics: Classes, confusions, hubs and doubtful labels among the queries.
         file: Where all of it is written.
         reranked: Every re-ranking that was asked for, with its effect.
+        reidentification: The same search across cameras, where the data knows them.
     """
 
     run: Run
@@ -71,6 +77,7 @@ class Examination:
     diagnostics: Diagnostics
     file: Path
     reranked: dict[str, Reranked] = field(default_factory=dict)
+    reidentification: ReidentificationScores | None = None
 
     @property
     def samples(self) -> SampleSet:
@@ -112,15 +119,19 @@ def examine(
     opened = open_again(embedders, data, recall_at, observer)
     observer.stage("looking for what goes wrong")
     labels, seed = opened.queries.labels, int(run.terms.get("seed", 0))
+    reidentification, across_cameras = _reidentified(opened, recall_at, seed, observer)
     clustering = clustering_scores(opened.query_embeddings, labels, seed=seed, keep_assignment=True)
+    several = len(labels.unique()) >= _FEWEST_CLASSES
     found = Examination(
         run,
         opened,
         bootstrap_intervals(opened.scores, labels, seed=seed)
-        | clustering_intervals(clustering, labels, seed=seed),
+        | across_cameras
+        | (clustering_intervals(clustering, labels, seed=seed) if several else {}),
         clustering,
         diagnostics(opened.query_embeddings, labels, recall_at=recall_at),
         run.path / "evaluation.json",
+        reidentification=reidentification,
     )
     if methods:
         whitening = _whitening(embedders, data, observer) if "whitening" in methods else None
@@ -136,6 +147,34 @@ def _whitening(embedders: Sequence[Embedder], data: DataSet, observer: Observer)
     observer.stage("embedding the training classes, to whiten")
     learnt = [one.embed(data.all_classes, progress=observer.progress) for one in embedders]
     return Whitening.fit(side_by_side(learnt))
+
+
+def _reidentified(
+    opened: TestEmbeddings, ranks: Sequence[int], seed: int, observer: Observer
+) -> tuple[ReidentificationScores | None, dict[str, Interval]]:
+    """Scores and intervals of the search across cameras, where every test sample has a camera."""
+    queries, gallery = opened.queries, opened.gallery or opened.queries
+    if queries.cameras is None or gallery.cameras is None:
+        return None, {}
+    rows = opened.query_embeddings if opened.gallery_embeddings is None else opened.gallery_embeddings
+    labels, gallery_labels = common_labels(queries, gallery)
+    try:
+        found = reidentification_scores(
+            opened.query_embeddings,
+            labels,
+            queries.cameras,
+            gallery=rows,
+            gallery_labels=gallery_labels,
+            gallery_cameras=gallery.cameras,
+            ranks=ranks,
+            per_query=True,
+        )
+    except ValueError as error:  # no class was seen by two cameras
+        observer.warning(f"no scores of re-identification: {error}")
+        return None, {}
+    assert found.per_query is not None
+    classes = labels[found.per_query.indices]
+    return found, mean_intervals(found.per_query.scores(ranks), classes, seed=seed)
 
 
 def _reranked(name: Reranking, opened: TestEmbeddings, whitening: Whitening | None, seed: int) -> Reranked:
@@ -171,5 +210,6 @@ def _to_dict(found: Examination) -> dict[str, Any]:
         "intervals": {name: interval.to_dict() for name, interval in found.intervals.items()},
         "clustering": found.clustering.to_dict(),
         "reranked": {name: one.to_dict() for name, one in found.reranked.items()},
+        "reidentification": None if found.reidentification is None else found.reidentification.to_dict(),
         **details,
     }

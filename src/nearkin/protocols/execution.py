@@ -16,6 +16,7 @@ from nearkin.data import Preprocessing
 from nearkin.evaluation import RetrievalScores, mean_intervals
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
+from nearkin.protocols.audit import audit
 from nearkin.protocols.sealed import by_size, concatenated, prepared, seal
 from nearkin.training import NetworkResult, Result, Run, Task, TestEmbeddings
 from nearkin.training.memory import warn_if_too_large
@@ -57,13 +58,18 @@ def _execute(task: Task, run: Run, observer: Observer) -> None:
     recall_at = task.settings.recall_at
     score_test = test.unsealed_scores(recall_at) if task.protocol.test_chooses_epoch else None
     # What trains and selects is given nothing that leads to the test split.
-    trained = task.protocol.train(replace(task, data=data), run, data, observer, score_test)
+    settings = replace(task.settings, keep_epochs=task.audit)
+    trained = task.protocol.train(
+        replace(task, data=data, settings=settings), run, data, observer, score_test
+    )
     if not run.writes:  # the first of several processes does the rest
         return
     observer.stage("scoring the test classes")
     start, opened = test.open_with_start(
         start_of(task), [_embedder(one) for one in trained], recall_at, observer
     )
+    if task.audit:
+        audit(task, run, trained, test, observer)
     _write(task, run, trained, opened, start)
 
 

@@ -30,6 +30,11 @@ def train_final(task: Task, run: Run, observer: Observer | None = None) -> Path:
     observer = observer or Observer()
     if len(run.result.networks) != 1:
         raise RunError(f"{run.path} has {len(run.result.networks)} networks: a final training needs one")
+    if not bool(task.data.all_classes.is_labelled.all()):
+        raise RunError(
+            f"{run.path} learns from samples without labels: a final training needs all labels; train with "
+            "another protocol"
+        )
     home = Run(run.path / FINAL, run.description)
     if home.network_file.exists():
         return home.path

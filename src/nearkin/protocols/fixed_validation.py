@@ -16,9 +16,10 @@ _LARGEST_SHARE = 1 / 3
 class FixedValidation(Protocol):
     """Some training classes, at random, are held out; the best epoch on them counts.
 
-    Thesis, section 5.2: of the splits 70/30, 80/20, 90/10 and 95/5 the third tests best, so a tenth of the
-    classes is held out; where that is fewer than 15 classes, which soon all score 100 %, 15 of them, but at
-    most a third. A data set's own validation split is used as it is, unless a share is asked for.
+    Thesis, section 5.2: of the splits 70/30, 80/20, 90/10 and 95/5 the third tests best (so the test classes
+    chose it; the plan ``split_ratios`` asks again), and a tenth of the classes is held out; where that is
+    fewer than 15 classes, which soon all score 100 %, 15 of them, but at most a third. A data set's own
+    validation split is used as it is, unless a share is asked for.
 
     Args:
         validation_share: The share of the training classes to hold out.

@@ -27,13 +27,14 @@ class SealedTest:
         if data_set.test is None:
             raise ValueError(f"{data_set.name} has no test split")
         self._data_set: DataSet | None = data_set
+        self._opened: DataSet | None = None
 
     def open(
         self, embedders: Sequence[Embedder], recall_at: Sequence[int], observer: Observer | None = None
     ) -> list[TestEmbeddings]:
         """Score networks on the test classes; a second call is a ``RuntimeError``."""
         data_set = self._intact()
-        self._data_set = None
+        self._data_set, self._opened = None, data_set
         return [score_test(embedder, data_set, recall_at, observer) for embedder in embedders]
 
     def open_with_start(
@@ -53,6 +54,16 @@ class SealedTest:
             return score_test(start, data_set, recall_at, observer), opened
         except ValueError:
             return None, opened
+
+    def score_opened(self, embedder: Embedder, recall_at: Sequence[int]) -> RetrievalScores:
+        """The test scores of another network, once the test split has been opened for those selected.
+
+        Raises:
+            RuntimeError: It is still sealed.
+        """
+        if self._opened is None:
+            raise RuntimeError("the test split is still sealed: networks are audited after the selection")
+        return replace(score_test(embedder, self._opened, recall_at).scores, per_query=None)
 
     def unsealed_scores(self, recall_at: Sequence[int]) -> Scorer:
         """Break the seal: a function that tells the test scores of any network, any number of times.
@@ -81,11 +92,11 @@ def prepared(embedder: Embedder, data_set: DataSet, observer: Observer) -> DataS
     everything = data_set.all_classes
     observer.stage(f"computing what {embedder.trunk} makes of {len(everything):,} samples, once")
     seen = embedder.prepared(everything, flips=True, progress=observer.progress)
-    learnt = data_set.train.num_classes
+    learnt = len(data_set.train)
     return replace(
         data_set,
-        train=seen.of_classes(range(learnt)),
-        validation=seen.of_classes(range(learnt, seen.num_classes)) if data_set.validation else None,
+        train=seen.select(range(learnt)),
+        validation=seen.select(range(learnt, len(seen))) if data_set.validation else None,
     )
 
 

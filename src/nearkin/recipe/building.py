@@ -23,15 +23,20 @@ from nearkin.losses.base import Loss
 from nearkin.losses.base import registry as loss_registry
 from nearkin.losses.modifiers.distil import EMA
 from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, freeze_batch_norm
-from nearkin.networks.base import Backbone, EmbeddingNetwork
+from nearkin.networks.base import Backbone, EmbeddingNetwork, refuse_pooling
 from nearkin.observer import Observer
 from nearkin.open_files import allow_open_files
 from nearkin.recipe.budget import Budgeted
 from nearkin.recipe.choices import PYTHON, Choice
 from nearkin.recipe.disclosure import disclosure
 from nearkin.recipe.modifying import Setting, read_teacher
-from nearkin.recipe.opening import open_data
-from nearkin.recipe.photographs import choices_for_images, choices_for_minutes, fitting_minutes
+from nearkin.recipe.opening import arranged, open_data
+from nearkin.recipe.photographs import (
+    choice_for_few_classes,
+    choices_for_images,
+    choices_for_minutes,
+    fitting_minutes,
+)
 from nearkin.recipe.recipe import Recipe
 from nearkin.recipe.sections import (
     LossRecipe,
@@ -42,6 +47,7 @@ from nearkin.recipe.sections import (
     ScheduleRecipe,
     TrackerRecipe,
     TransformRecipe,
+    UnlabelledRecipe,
 )
 from nearkin.recipe.telling import told
 from nearkin.recipe.writing import write_toml
@@ -49,6 +55,8 @@ from nearkin.sampling.base import PlannedSampler
 from nearkin.training import Description, LearningRates, Protocol, Schedule, Task, TrainingSettings
 from nearkin.training.task import LossMaker, SamplerMaker
 from nearkin.training.trackers import require_tracker
+from nearkin.unlabelled import Method
+from nearkin.unlabelled import Setting as UnlabelledSetting
 
 _LOOKED_AT = 8  # images, spread over all of them
 
@@ -74,11 +82,12 @@ def build_task(
     trackers = tuple(_tracker(one) for one in recipe.training.trackers)
     data_set = data if data is not None else open_data(recipe, observer)
     said = recipe
-    recipe, protocol, chosen = fitted_to(recipe, data_set, remembered, observer)
+    recipe, data_set, protocol, chosen = fitted_to(recipe, data_set, remembered, observer)
     whole = recipe.resolved()
     embedder, reasons = build_embedder(whole, data_set, observer)
     chosen |= reasons
-    loss = _loss_maker(whole, embedder.network.num_features)
+    unlabelled = _unlabelled(whole)
+    loss = _loss_maker(whole, embedder.network.num_features, unlabelled)
     _check_modifiers(whole, embedder.network)
     lr = whole.optimizer.lr
     rates = LearningRates(
@@ -93,7 +102,7 @@ def build_task(
         data=data_set,
         embedder=embedder,
         loss=loss,
-        sampler=_sampler_maker(whole),
+        sampler=_sampler_maker(whole, unlabelled),
         optimizer=_optimizer_maker(whole),
         rates=rates,
         schedule=Schedule(_built(whole, "schedule", ScheduleRecipe, object), whole.schedule.warmup),
@@ -101,8 +110,10 @@ def build_task(
         settings=training_settings(whole),
         seed=whole.seed,
         pretrained=whole.network.weights is not None or whole.network.is_own_module,
+        unlabelled=unlabelled,
         trackers=trackers,
         description=description,
+        audit=whole.protocol.audit,
     )
     _check_batches(task)
     if any(key.startswith("network.name") for key in chosen):
@@ -110,7 +121,8 @@ def build_task(
             observer.tell(line)
     example = _base_loss_maker(whole)(2, embedder.network.embedding_dim, torch.Generator())
     learns = next(example.parameters(), None) is not None
-    return replace(task, disclosure=disclosure(whole, task, loss_learns=learns))
+    origins = {key: f"ours: {chosen[key]}" if key in chosen else one for key, one in said.origins().items()}
+    return replace(task, disclosure=disclosure(whole, task, loss_learns=learns, origins=origins))
 
 
 def fitted_toml(recipe: Recipe) -> str:
@@ -119,7 +131,7 @@ def fitted_toml(recipe: Recipe) -> str:
     Raises:
         ValueError: The data set cannot be opened.
     """
-    fitted, _, chosen = fitted_to(recipe, open_data(recipe))
+    fitted, _, _, chosen = fitted_to(recipe, open_data(recipe))
     return write_toml(recipe, complete=fitted.complete(), chosen=chosen)
 
 
@@ -136,6 +148,7 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
         chunk=training.chunk,
         ema=training.ema,
         clip=recipe.optimizer.clip,
+        clip_value=recipe.optimizer.clip_value,
         pca_head=recipe.network.pca_head,
         lora=recipe.network.lora,
         views=recipe.data.views,
@@ -153,10 +166,14 @@ def fitted_to(
     data_set: DataSet,
     remembered: Mapping[str, tuple[Any, str]] | None = None,
     observer: Observer | None = None,
-) -> tuple[Recipe, Protocol, dict[str, str]]:
-    """The recipe with what fits its data, where it leaves that open; its protocol; reasons of all choices."""
-    choices = dict(remembered) if remembered else choices_for_images(recipe, data_set)
+) -> tuple[Recipe, DataSet, Protocol, dict[str, str]]:
+    """The recipe with what fits its data, where it leaves that open; data and protocol; all reasons."""
+    if remembered:
+        choices = dict(remembered)
+    else:
+        choices = choices_for_images(recipe, data_set) | choice_for_few_classes(recipe, data_set)
     fitted = _with(recipe, choices)
+    data_set = arranged(fitted, data_set)
     protocol: Protocol = _built(fitted, "protocol", ProtocolRecipe, Protocol)
     if not remembered:
         budget = choices_for_minutes(recipe, fitted, data_set, protocol, observer or Observer())
@@ -165,7 +182,7 @@ def fitted_to(
         fitted = _with(fitted, batch)
         choices = {key: one for key, one in (choices | budget | batch).items() if one[0] is not None}
     reasons = {key: reason for key, (_, reason) in {**recipe.choices(), **choices}.items()}
-    return fitted, protocol, reasons
+    return fitted, data_set, protocol, reasons
 
 
 def fit_to_minutes(
@@ -180,7 +197,9 @@ def fit_to_minutes(
         runs: How many.
         observer: Hears what is measured.
     """
-    fitted = _with(recipe, choices_for_images(recipe, data_set))
+    choices = choices_for_images(recipe, data_set) | choice_for_few_classes(recipe, data_set)
+    fitted = _with(recipe, choices)
+    data_set = arranged(fitted, data_set)
     protocol: Protocol = _built(fitted, "protocol", ProtocolRecipe, Protocol)
     found = fitting_minutes(recipe, fitted, data_set, protocol, minutes=minutes, observer=observer, runs=runs)
     return found, fitted.training.epochs
@@ -197,8 +216,10 @@ def _fitting_batch(
     wanted = recipe.resolved().sampler
     if said.sampler.batch_size is not None or wanted.name not in {"balanced", "random"}:
         return {}
-    samples = protocol.fewest(data_set.without_test(), recipe.seed)
+    samples = protocol.fewest(data_set.without_test(), recipe.seed).labelled_part()
     assert wanted.batch_size is not None
+    if not len(samples):  # without labels, batches are those of the method that learns so
+        return {}
     if wanted.name == "random":
         if len(samples) >= wanted.batch_size:
             return {}
@@ -230,7 +251,8 @@ def _check_batches(task: Task) -> None:
     """Make the sampler once, so that classes that cannot fill a batch are told before anything takes time."""
     data = task.data.without_test()
     _, validation = task.protocol.split(data, task.seed)
-    task.sampler(task.protocol.fewest(data, task.seed).labels, seed=task.seed, rank=0, world_size=1)
+    fewest = task.learnt(task.protocol.fewest(data, task.seed))
+    task.sampler(fewest.labels, seed=task.seed, rank=0, world_size=1)
     if validation is not None and int(torch.bincount(validation.labels).max()) < 2:
         raise ValueError(
             "no validation class has two samples, so that nothing can be found there: hold out others "
@@ -266,7 +288,40 @@ def _tracker(choice: TrackerRecipe) -> Callable[..., Observer]:
     return functools.partial(maker, **choice.keywords)
 
 
-def _sampler_maker(recipe: Recipe) -> SamplerMaker:
+def _unlabelled(recipe: Recipe) -> Method | None:
+    """How samples without a label are learnt from, checked against the views of the recipe."""
+    if recipe.unlabelled.name is None:
+        return None
+    method: Method = _built(recipe, "unlabelled", UnlabelledRecipe, Method)
+    if recipe.data.views < method.views:
+        raise ValueError(
+            f"unlabelled.name={recipe.unlabelled.name} compares {method.views} views of a sample: set "
+            f"data.views={method.views}"
+        )
+    return method
+
+
+def _sampler_maker(recipe: Recipe, unlabelled: Method | None) -> SamplerMaker:
+    alone = _labelled_sampler_maker(recipe)
+    if unlabelled is None:
+        return alone
+
+    def make(labels: Tensor, *, seed: int, rank: int, world_size: int) -> PlannedSampler:
+        if bool((labels >= 0).all()):
+            return alone(labels, seed=seed, rank=rank, world_size=world_size)
+        return unlabelled.batches(
+            labels,
+            lambda known: alone(known, seed=seed, rank=0, world_size=1),
+            batch_size=recipe.unlabelled.batch_size,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    return make
+
+
+def _labelled_sampler_maker(recipe: Recipe) -> SamplerMaker:
     settings = recipe.sampler
     assert settings.name is not None
     maker = None if settings.name.startswith(PYTHON) else SamplerRecipe.maker(settings.name)
@@ -303,7 +358,23 @@ def _optimizer_maker(recipe: Recipe) -> Callable[[list[dict[str, Any]]], Optimiz
     return make
 
 
-def _loss_maker(recipe: Recipe, num_features: int) -> LossMaker:
+def _loss_maker(recipe: Recipe, num_features: int, unlabelled: Method | None) -> LossMaker:
+    base = _base_loss_maker(recipe)
+    labelled = _labelled_loss_maker(recipe, num_features)
+    if unlabelled is None:
+        return labelled
+
+    def make(samples: SampleSet, embedding_dim: int, generator: torch.Generator, observer: Observer) -> Loss:
+        loss = labelled(samples, embedding_dim, generator, observer) if samples.num_classes else None
+        setting = UnlabelledSetting(
+            num_features, generator, loss=lambda classes: base(classes, embedding_dim, generator)
+        )
+        return unlabelled.beside(loss, setting, recipe.unlabelled.weight)
+
+    return make
+
+
+def _labelled_loss_maker(recipe: Recipe, num_features: int) -> LossMaker:
     settings = recipe.loss
     base = _base_loss_maker(recipe)
 
@@ -447,6 +518,7 @@ def _own_network(recipe: Recipe, example: Any, preprocessing: Preprocessing | No
         spec = {"object": settings.name, "keywords": settings.keywords}
     if isinstance(module, Backbone):
         return EmbeddingNetwork(module, embedding_dim=settings.embedding_dim or 64, pooling=settings.pooling)
+    refuse_pooling(settings.pooling)
     if settings.weights is not None and isinstance(module, nn.Module):
         state = networks.weights.read_state(settings.weights)
         module.load_state_dict(state)

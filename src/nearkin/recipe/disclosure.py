@@ -12,7 +12,7 @@ from nearkin.networks import Network
 from nearkin.networks.weights import add_weights
 from nearkin.recipe.recipe import Recipe
 from nearkin.recipe.sections import LossRecipe
-from nearkin.recipe.terms import published
+from nearkin.recipe.terms import source_of
 from nearkin.training import Task
 
 _LIBRARIES = (
@@ -26,28 +26,33 @@ _LIBRARIES = (
 )
 
 
-def disclosure(recipe: Recipe, task: Task, *, loss_learns: bool) -> dict[str, Any]:
+def disclosure(
+    recipe: Recipe, task: Task, *, loss_learns: bool, origins: dict[str, str] | None = None
+) -> dict[str, Any]:
     """Everything on which a run's score depends, in the words of a methods section.
 
     Args:
         recipe: With every choice made.
         task: What was built from it.
         loss_learns: Whether the loss has parameters of its own.
+        origins: Where its settings come from, under terms other than equal ones.
     """
     network, optimizer, training = recipe.network, recipe.optimizer, recipe.training
     built = task.embedder.network
     complete = recipe.complete()
     return {
         "terms": _terms(recipe),
+        "origins": origins or {},
         "loss": recipe.loss.name,
         "hyperparameters": hyperparameters(recipe),
         "modifiers": {str(one.name): complete["loss"][one.name] for one in recipe.loss.modifiers},
+        **({"unlabelled": complete["unlabelled"]} if "unlabelled" in complete else {}),
         "network": network.name,
         "weights": network.weights or f"random, seed {recipe.seed}",
         "hash of the weights": weights_hash(built),
         "trained part": "all" if network.cached_trunk is None else f"what comes after {network.cached_trunk}",
         "embedding size": built.embedding_dim,
-        "pooling": network.pooling,
+        "pooling": network.pooling if built.pools else "none: the network gives features",
         "layer norm": network.layer_norm,
         "head begins as": "principal components" if network.pca_head else "random",
         "batch norm": "frozen" if network.freeze_batch_norm else "trained",
@@ -61,15 +66,15 @@ def disclosure(recipe: Recipe, task: Task, *, loss_learns: bool) -> dict[str, An
         "epochs of the head alone": training.head_only,
         "precision": training.precision,
         "clip": optimizer.clip,
+        "clip by value": optimizer.clip_value,
         "seed": recipe.seed,
         "libraries": versions(),
     }
 
 
 def _terms(recipe: Recipe) -> str:
-    if recipe.terms == "published":
-        return f"published: {published()[recipe.loss.name]}"
-    return recipe.terms
+    source = source_of(recipe.terms, recipe.loss.name)
+    return f"{recipe.terms}: {source}" if source else recipe.terms
 
 
 def hyperparameters(recipe: Recipe) -> dict[str, Any]:

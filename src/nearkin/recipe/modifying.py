@@ -118,14 +118,17 @@ def _language(
     names_per_class: int = 5,
     classifier: str = "timm:resnet50",
     classifier_weights: str = "imagenet",
+    form: str = "paper",
 ) -> Loss:
     """What a language model knows about class names, beside any loss; see :class:`LanguageSettings`."""
     if names_per_class < 1:
         raise ValueError(f"names_per_class={names_per_class} must be at least 1")
     if setting is None:
-        return LanguageGuidance(loss, ["name"], torch.ones(1, 1), weight, shift=shift, prompt=prompt)
+        return LanguageGuidance(
+            loss, ["name"], torch.ones(1, 1), weight, shift=shift, prompt=prompt, form=form
+        )
     settings = LanguageSettings(
-        weight, shift, encoder, prompt, pseudo_labels, names_per_class, classifier, classifier_weights
+        weight, shift, encoder, prompt, pseudo_labels, names_per_class, classifier, classifier_weights, form
     )
     return guided_by_language(
         settings,

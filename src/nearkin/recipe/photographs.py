@@ -37,6 +37,7 @@ _TRAINED_SHARE = 0.4  # of the multiplications, behind a cached trunk
 _IMAGES_SEEN = 28_000
 _FEWEST_EPOCHS, _MOST_EPOCHS = 5, 40
 _LARGER = 8 / 7  # than what a network was trained at: objects look smaller to it in training than afterwards
+_ENOUGH_CLASSES = 4  # two to learn from and two to choose
 _SIDES = 32  # pixels, of which a side is a multiple
 
 
@@ -94,6 +95,18 @@ def choices_for_images(recipe: Recipe, data_set: DataSet, *, has_gpu: bool | Non
     if not is_open("loss.lr_factor"):
         found.pop("loss.lr", None)
     return _only_open(found, is_open)
+
+
+def choice_for_few_classes(recipe: Recipe, data_set: DataSet) -> Choices:
+    """Which protocol so few classes allow, where a recipe leaves it open; nothing where they are enough."""
+    classes = data_set.all_classes.num_classes
+    if not _Open(recipe)("protocol.name") or "protocol" in recipe.objects or classes >= _ENOUGH_CLASSES:
+        return {}
+    if recipe.protocol.keywords or data_set.closed or data_set.validation is not None:
+        return {}
+    if classes >= 2:
+        return {"protocol.name": ("standard", f"{classes} training classes are too few to hold any out")}
+    return {"protocol.name": ("closed_set", "too few classes to test on others: images of each are held out")}
 
 
 def choices_for_minutes(

@@ -34,8 +34,9 @@ from nearkin.recipe.sections import (
     ScheduleRecipe,
     Seed,
     TrainingRecipe,
+    UnlabelledRecipe,
 )
-from nearkin.recipe.terms import THESIS, merged, terms_of_paper, terms_of_thesis
+from nearkin.recipe.terms import Terms, dotted, merged, terms_of
 from nearkin.recipe.upgrading import upgraded
 from nearkin.registry import shortened
 
@@ -66,20 +67,22 @@ class Recipe(Section):
 
     Attributes:
         terms: Which values stand where the recipe says nothing. ``equal``: the defaults
-            below, the same for every loss but for its own hyperparameters. ``thesis``: the thesis's, for its
-            experiments. ``published``: those of the loss's own paper and code, batch norm, pooling, crop and
-            all; such runs do not compare losses.
+            below, the same for every loss but for its own hyperparameters. ``thesis``: those of the thesis's
+            text, for its experiments. ``thesis_code``: the same, and the habits of its public code where the
+            text is silent. ``published``: those of the loss's own paper and code, batch norm, pooling, crop
+            and all; such runs do not compare losses. :meth:`origins` says where each value comes from.
         imports: Modules to import first, which register losses, networks or whatever else.
         seed: The seed of everything random: weights, batches, transforms, mining, the validation split.
     """
 
-    terms: Literal["equal", "thesis", "published"] = "equal"
+    terms: Literal["equal", "thesis", "thesis_code", "published"] = "equal"
     imports: tuple[str, ...] = ()
     seed: Seed = 0
     data: DataRecipe = DataRecipe()
     network: NetworkRecipe = NetworkRecipe()
     loss: LossRecipe = LossRecipe()
     sampler: SamplerRecipe = SamplerRecipe()
+    unlabelled: UnlabelledRecipe = UnlabelledRecipe()
     optimizer: OptimizerRecipe = OptimizerRecipe()
     schedule: ScheduleRecipe = ScheduleRecipe()
     training: TrainingRecipe = TrainingRecipe()
@@ -102,20 +105,14 @@ class Recipe(Section):
     @classmethod
     def _lay_over_terms(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the terms say, and over it what the recipe says."""
-        kind = values.get("terms", "equal")
-        if kind not in (THESIS, "published"):  # whatever it is: a table cannot be looked up in a set
+        terms = _terms_under(values).values
+        if not terms:
             return values
-        loss, network = (
-            _name_of(values.get(key, {}), model)
-            for key, model in (("loss", LossRecipe), ("network", NetworkRecipe))
-        )
-        data = _name_of(values.get("data", {}), DataRecipe) or "glyphs"
-        terms = (
-            terms_of_paper(str(loss))
-            if kind == "published"
-            else terms_of_thesis(str(loss), data, str(network))
-        )
-        return merged(terms, values)
+        named = {
+            key: {"name": one} for key, one in values.items() if key in SECTIONS and isinstance(one, str)
+        }
+        said = {**values, **named}
+        return merged({key: _for_what_is_named(key, one, said.get(key)) for key, one in terms.items()}, said)
 
     @classmethod
     def parse(
@@ -225,7 +222,7 @@ class Recipe(Section):
             loss = self._objects.get("loss", len)  # where it was not passed again: taken to compare
         else:
             loss = name if name in loss_registry else LossRecipe.maker(name)
-        if losses.compares_samples(loss):
+        if losses.compares_samples(loss, self.loss.keywords):
             return "balanced", f"{name} compares the samples of a batch, which needs several of a class"
         return "random", f"{name} compares samples with proxies"
 
@@ -240,15 +237,40 @@ class Recipe(Section):
         """
         whole = self.resolved()
         plain = whole.model_dump(mode="json")
+        if whole.unlabelled.name is None:
+            del plain["unlabelled"]  # it concerns nothing, and runs that began before it was there go on
         for section in type(whole).model_fields:
             value = getattr(whole, section)
-            if isinstance(value, Choice):
+            if isinstance(value, Choice) and section in plain:
                 _add_defaults(plain[section], value)
         _add_defaults(plain["data"]["transform"], whole.data.transform)
         for modifier in whole.loss.modifiers:
             _add_defaults(plain["loss"][modifier.name], modifier)
         whole_plain: dict[str, Any] = _plain(plain)
         return whole_plain
+
+    def origins(self) -> dict[str, str]:
+        """Where every setting comes from, by dotted key, under terms other than equal ones.
+
+        ``said``: by the recipe itself; ``ours``: a default of the library that the terms are silent about;
+        else what the terms say: a table, a section or an equation of the thesis, its public code, a paper.
+
+        >>> birds = {"data": {"name": "cub200", "root": "birds"}, "network": {"name": "resnet50"}}
+        >>> recipe = Recipe.parse({"terms": "thesis", "loss": {"name": "triplet"}, "seed": 3, **birds})
+        >>> [recipe.origins()[key] for key in ("optimizer.lr", "loss.mining", "seed")]
+        ['Table 3', 'Table 5', 'said']
+        """
+        if self.terms == "equal":
+            return {}
+        terms = _terms_under(self._said)
+        leaves = set(dotted(self._said))
+        said = leaves | {f"{key}.name" for key in leaves}  # a choice may be written as its name alone
+        keys = [key for key in dotted(self.complete()) if key not in {"terms", "imports"}]
+        known = {key: "said" if key in said else terms.origins.get(key, "ours: default") for key in keys}
+        readings = {
+            key: origin for key, origin in terms.origins.items() if key not in set(dotted(terms.values))
+        }
+        return known | readings
 
     def build(
         self,
@@ -274,6 +296,31 @@ class Recipe(Section):
         from nearkin.recipe.writing import write_toml  # noqa: PLC0415
 
         return write_toml(self)
+
+
+def _terms_under(values: Mapping[str, Any]) -> Terms:
+    """The terms that plain values ask for."""
+    kind = values.get("terms", "equal")
+    if not isinstance(kind, str):  # whatever it is: a mistake, to be told by whoever checks it
+        return Terms()
+    loss, network = (
+        _name_of(values.get(key, {}), model)
+        for key, model in (("loss", LossRecipe), ("network", NetworkRecipe))
+    )
+    table = values.get("data", {})
+    root = table.get("root") if isinstance(table, Mapping) else None
+    data = _name_of(table, DataRecipe) or data_name(root if isinstance(root, str) else None)[0]
+    return terms_of(kind, loss=str(loss), data=data, network=str(network))
+
+
+def _for_what_is_named(section: str, terms: Any, said: Any) -> Any:
+    """A table of the terms without the keywords of what it names, where the recipe names something else."""
+    model = SECTIONS.get(section)
+    if model is None or not issubclass(model, Choice) or "name" not in terms:
+        return terms
+    if not isinstance(said, Mapping) or said.get("name", terms.get("name")) == terms.get("name"):
+        return terms
+    return {key: value for key, value in terms.items() if key in model.model_fields}
 
 
 def data_name(root: str | None) -> tuple[str, str]:

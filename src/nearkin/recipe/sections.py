@@ -19,6 +19,7 @@ from nearkin.losses.modifiers import registry as modifier_registry
 from nearkin.networks import timm_models
 from nearkin.networks.base import registry as networks
 from nearkin.networks.pooling import poolings
+from nearkin.protocols import chooses_on_test
 from nearkin.protocols import registry as protocols
 from nearkin.recipe import modifying
 from nearkin.recipe.choices import LARGEST_SEED, PYTHON, Choice, Section
@@ -26,6 +27,7 @@ from nearkin.recipe.errors import first_mistake
 from nearkin.sampling.base import registry as samplers
 from nearkin.training import optimizers, schedules, trackers
 from nearkin.training.settings import Selection
+from nearkin.unlabelled import registry as methods
 
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9, strict=True)]
@@ -264,6 +266,29 @@ def _modifier(name: str, table: Mapping[str, Any]) -> ModifierRecipe:
         raise ValueError(f"[loss.{name}] {first_mistake(error, ModifierRecipe)}") from None
 
 
+class UnlabelledRecipe(Choice):
+    """How samples without a label are learnt from, of protocols that have such samples.
+
+    Attributes:
+        name: ``instance``, ``pseudo_labels`` or ``stml``; by default they are left out. The recipe's loss
+            learns from the samples with a label, if there are any.
+        weight: Of the method beside that loss.
+        batch_size: Samples without a label in each batch, beside those of the sampler; all of them where they
+            are fewer.
+    """
+
+    weight: NonNegative = 1.0
+    batch_size: Count = 120
+
+    registry = methods
+
+    @model_validator(mode="after")
+    def _check_values(self) -> UnlabelledRecipe:
+        if self.name is not None and not self.name.startswith(PYTHON):
+            _made(self)
+        return self
+
+
 class OptimizerRecipe(Choice):
     """How weights move.
 
@@ -273,12 +298,14 @@ class OptimizerRecipe(Choice):
         lr: Learning rate of the network.
         weight_decay: The weight decay of the network and the loss's parameters.
         clip: Largest norm of the network's gradient; none by default. Proxies are not clipped.
+        clip_value: Largest size of every single entry of the gradient, of the network's and of proxies.
     """
 
     name: str = "adamw"
     lr: Rate = 2e-3
     weight_decay: NonNegative = 1e-4
     clip: Positive | None = None
+    clip_value: Positive | None = None
 
     registry = optimizers.registry
     given_elsewhere = frozenset({"params"})
@@ -397,9 +424,13 @@ class ProtocolRecipe(Choice):
             which makes their score too good. ``retrained``: validation classes choose the epoch, and
             a new network is trained that long on all classes. ``closed_set``: images of the classes trained
             on are held out.
+        audit: Keep the network of every epoch apart, and score all of them on the test classes after the
+            selection is made: ``audit.json`` then says what choosing on test would have claimed. Selection
+            and scores are the same with it. Takes the disk of a network per epoch until the end.
     """
 
     name: str = "fixed_validation"
+    audit: bool = False
 
     registry = protocols
 
@@ -407,6 +438,11 @@ class ProtocolRecipe(Choice):
     def _check_values(self) -> ProtocolRecipe:
         if not self.name.startswith(PYTHON):
             _made(self)
+        if self.audit and chooses_on_test(self.name):
+            raise ValueError(
+                f"protocol.audit says what choosing on test would have claimed, and {self.name} chooses on "
+                "test: audit a protocol that does not"
+            )
         return self
 
 
@@ -420,6 +456,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "network": NetworkRecipe,
     "loss": LossRecipe,
     "sampler": SamplerRecipe,
+    "unlabelled": UnlabelledRecipe,
     "optimizer": OptimizerRecipe,
     "schedule": ScheduleRecipe,
     "training": TrainingRecipe,

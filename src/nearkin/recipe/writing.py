@@ -18,6 +18,8 @@ def write_toml(
 ) -> str:
     """What was said as live lines, everything else as comments: reading it gives the same recipe.
 
+    Behind each comment stands whether it is a default, why it was chosen, or where the terms have it from.
+
     Args:
         recipe: What to write.
         complete: Every setting, where more is known than the recipe can tell: what fits the data.
@@ -25,13 +27,16 @@ def write_toml(
     """
     said, complete = recipe.said, complete or recipe.complete()
     chosen = chosen or {key: reason for key, (_, reason) in recipe.choices().items()}
+    notes = recipe.origins() | {
+        key: reason if reason == "default" else f"chosen: {reason}" for key, reason in chosen.items()
+    }
     optional = _optional_keys(recipe)
     lines = ["# What stands in comments was not said: a default, or chosen for the reason beside it."]
     top = {key: value for key, value in complete.items() if not isinstance(value, Mapping)}
-    lines += _lines("", {k: v for k, v in said.items() if not isinstance(v, Mapping)}, top, chosen, [])
+    lines += _lines("", {k: v for k, v in said.items() if not isinstance(v, Mapping)}, top, notes, [])
     for section in type(recipe).model_fields:
         if isinstance(complete.get(section), Mapping):
-            lines += ["", *_section(section, said.get(section, {}), complete[section], chosen, optional)]
+            lines += ["", *_section(section, said.get(section, {}), complete[section], notes, optional)]
     return "\n".join(lines) + "\n"
 
 
@@ -39,19 +44,19 @@ def _section(
     name: str,
     said: Any,
     complete: Mapping[str, Any],
-    chosen: Mapping[str, str],
+    notes: Mapping[str, str],
     optional: Mapping[str, list[str]],
 ) -> list[str]:
     own: dict[str, Any] = {"name": said} if isinstance(said, str) else dict(said)
     plain = {key: value for key, value in complete.items() if not isinstance(value, Mapping)}
     lines = [f"[{name}]"]
     own_plain = {key: value for key, value in own.items() if not isinstance(value, Mapping)}
-    lines += _lines(name, own_plain, plain, chosen, optional.get(name, []))
+    lines += _lines(name, own_plain, plain, notes, optional.get(name, []))
     for key, value in complete.items():
         if isinstance(value, Mapping) and key not in own_plain:
             said_below = own.get(key, {})
             header = f"[{name}.{key}]"
-            body = _lines(f"{name}.{key}", dict(said_below), value, chosen, [])
+            body = _lines(f"{name}.{key}", dict(said_below), value, notes, [])
             lines += ["", header if key in own else f"# {header}", *body]
     return lines
 
@@ -60,15 +65,14 @@ def _lines(
     section: str,
     said: Mapping[str, Any],
     complete: Mapping[str, Any],
-    chosen: Mapping[str, str],
+    notes: Mapping[str, str],
     optional: list[str],
 ) -> list[str]:
     lines = [_written(key, value) for key, value in said.items()]
     for key, value in complete.items():
         if key not in said and not isinstance(value, Mapping):
-            reason = chosen.get(f"{section}.{key}".lstrip("."), "default")
-            told = reason if reason == "default" else f"chosen: {reason}"
-            lines.append(f"# {_written(key, value)}  # {told}")
+            note = notes.get(f"{section}.{key}".lstrip("."), "default")
+            lines.append(f"# {_written(key, value)}  # {note}")
     lines += [f"# {key} =  # not set" for key in optional if key not in said and key not in complete]
     return lines
 

@@ -9,18 +9,24 @@ from torch import Tensor
 
 from nearkin.sampling.balanced import BalancedSampler
 from nearkin.sampling.base import PlannedSampler, registry
+from nearkin.sampling.beside import LabelledBesideUnlabelled
+from nearkin.sampling.clusters import ClustersSampler
 from nearkin.sampling.fitting import fitting
 from nearkin.sampling.hard_classes import HardClassesSampler
 from nearkin.sampling.hard_neighbours import HardNeighboursSampler
+from nearkin.sampling.neighbours import NeighboursSampler
 from nearkin.sampling.npair import NPairSampler
 from nearkin.sampling.offline import hard_negatives
 from nearkin.sampling.random import RandomSampler
 
 __all__ = [
     "BalancedSampler",
+    "ClustersSampler",
     "HardClassesSampler",
     "HardNeighboursSampler",
+    "LabelledBesideUnlabelled",
     "NPairSampler",
+    "NeighboursSampler",
     "PlannedSampler",
     "RandomSampler",
     "build",

@@ -129,10 +129,14 @@ class PlannedSampler(BatchSampler, ABC):
     def _planned_sizes(self) -> list[int]:
         """The sizes of the batches of ``_planned``, the same in every epoch."""
 
+    def _images_of(self, epoch: int) -> Tensor:
+        """The images of an epoch by its number."""
+        return self._planned(epoch_generator(self.seed, epoch))
+
     def plan(self, epoch: int) -> list[Tensor]:
         """The batches of an epoch over all ranks, each a vector of image indices."""
         sizes = self._planned_sizes()
-        batches = self._planned(epoch_generator(self.seed, epoch)).split(sizes)
+        batches = self._images_of(epoch).split(sizes)
         return [batch for batch, size in zip(batches, sizes, strict=True) if self._keeps(size)]
 
     def _keeps(self, size: int) -> bool:
@@ -156,7 +160,7 @@ class PlannedSampler(BatchSampler, ABC):
             self.resume(self.epoch + 1, 0)
         self._begun = True
         epoch, first = self.epoch, self._next_batch
-        images = self._planned(epoch_generator(self.seed, epoch))
+        images = self._images_of(epoch)
         for number, part in enumerate(self._parts_of_rank()[first:], start=first + 1):
             self._next_batch = number
             yield images[part].tolist()
@@ -203,6 +207,11 @@ class PlannedSampler(BatchSampler, ABC):
 
     def refresh(self, embeddings: Tensor) -> None:
         """Note the present embeddings of all images, ``(N, D)``, for the plans to come, where they matter."""
+
+    @property
+    def clusters(self) -> Tensor | None:
+        """The cluster of every image, ``(N,)``, -1 for none, of samplers that look for clusters."""
+        return None
 
     def _checked_embeddings(self, embeddings: Tensor) -> Tensor:
         """The embeddings normalised in float32, ``(N, D)``."""

@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -39,7 +38,7 @@ def serve(
     """Serve indexes over HTTP until the process is told to stop; requests that run are answered first.
 
     Args:
-        paths: The folders of one index or several, each with a name of its own.
+        paths: The folders of one index or several, or addresses on servers, each with a name of its own.
         host: The address to listen on; one that others can reach needs a key.
         port: The port to listen on; 0 is any that is free.
         key: That requests need.
@@ -98,22 +97,23 @@ class _Server(uvicorn.Server):
 
 
 def open_indexes(paths: Sequence[str | os.PathLike[str]]) -> Mapping[str, Index]:
-    """Open indexes for reading, by the names that their folders have.
+    """Open indexes for reading, by the names that their folders or addresses have.
 
     Raises:
         ValueError: There is none, or two have one name.
     """
-    from nearkin.index import Index  # noqa: PLC0415 - what is served may be another kind of index
+    # What is served may be another kind of index.
+    from nearkin.index import Index  # noqa: PLC0415
+    from nearkin.index.stores import name_of  # noqa: PLC0415
 
     if not paths:
         raise ValueError("there is nothing to serve: name an index")
     found: dict[str, Index] = {}
     for path in paths:
-        folder = Path(path).resolve()
-        name = folder.name.removesuffix(".index") or folder.name
+        name = name_of(path)
         if name in found:
             raise ValueError(f"two indexes are called {name}: rename one of the folders")
-        found[name] = Index.open(folder)
+        found[name] = Index.open(path)
     return found
 
 

@@ -19,7 +19,7 @@ from nearkin.tournament.doubt_notes import doubt_notes
 from nearkin.tournament.doubts import doubts_about
 from nearkin.tournament.grouping import BoardOutcomes, group_outcomes
 from nearkin.tournament.outcomes import Experiment, Outcome, Skipped
-from nearkin.tournament.published import AS_PUBLISHED, figures_for, published, slips_in_table_11
+from nearkin.tournament.published import AS_PUBLISHED, figures_for, notes_of, published, slips_in_table_11
 from nearkin.tournament.standings import (
     FriedmanTest,
     Leaderboard,
@@ -115,6 +115,7 @@ def rank_published(name: str, *, metric: str = "recall_at_1", alpha: float = 0.0
         raise ValueError(f"no figure of {name} is a {metric}: try recall_at_1")
     missing = len(everything) - len(outcomes)
     notes = [f"{missing} of {len(everything)} figures have no {metric} and are left out."] if missing else []
+    notes += notes_of(name)
     standings = rank_outcomes(outcomes, metric=metric, alpha=alpha, notes=notes)
     if name != "thesis" or metric != "recall_at_1":
         return standings

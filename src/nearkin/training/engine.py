@@ -25,6 +25,7 @@ from nearkin.evaluation import (
 from nearkin.evaluation.thresholds import FEWEST_CLASSES
 from nearkin.losses.base import Loss, NotFiniteError
 from nearkin.losses.modifiers import teacher_decay
+from nearkin.losses.modifiers.base import base_of
 from nearkin.model import describe
 from nearkin.networks import initialise_head_with_pca
 from nearkin.networks.base import WithFeatures
@@ -140,7 +141,7 @@ class _Training:
         self.accelerator = build_accelerator(self.settings.precision)
         self.processes = Processes.of(self.accelerator)
         embedder.network.to(self.accelerator.device)
-        samples = embedder.prepared(samples, flips=True, progress=observer.progress)
+        samples = embedder.prepared(task.learnt(samples), flips=True, progress=observer.progress)
         self.samples = samples
         self.contents = fingerprint(samples)
         if isinstance(validation, SampleSet):
@@ -149,6 +150,7 @@ class _Training:
         generator = torch.Generator().manual_seed(task.seed)
         loss = task.loss(samples, embedder.network.embedding_dim, generator, observer)
         self.asks_for_ids, asks_for_features = loss.asks("ids"), loss.asks("features")
+        self.asks_for_clusters = loss.asks("clusters")
         self.sampler = task.sampler(
             samples.labels, seed=task.seed, rank=self.processes.rank, world_size=self.processes.count
         )
@@ -194,7 +196,10 @@ class _Training:
         ema = self.settings.ema
         self.average = None if ema is None else WeightAverage(self.network, ema)
         decay = teacher_decay(loss)
-        self.teacher = None if decay is None else WeightAverage(self.network, decay)
+        # A teacher shows its features to a loss that asks for them, as the network does.
+        self.teacher_shows_features = asks_for_features and loss.asks("teacher_features")
+        teaching = self.seen_network if self.teacher_shows_features else self.network
+        self.teacher = None if decay is None else WeightAverage(teaching, decay)
         self.watchdogs = Watchdogs(self.settings, loss, self.observer.warning)
         self.batch_sizes = self.sampler.batch_sizes
         self.epoch = 0
@@ -268,15 +273,21 @@ class _Training:
         first = self.batch // accumulate * accumulate
         group = min(accumulate, len(self.sampler) - first)
         labels = self._gather(labels)
-        handed = {"ids": self._gather(indices)} if self.asks_for_ids else {}
+        ids = self._gather(indices)
+        handed = {"ids": ids} if self.asks_for_ids else {}
         if self.teacher is not None:
             handed["teacher"] = self._gather(self.teacher.embed(inputs, self.settings.chunk))
+            if self.teacher_shows_features:
+                handed["teacher"], handed["teacher_features"] = self.seen_network.parted(handed["teacher"])
+        if self.asks_for_clusters and self.sampler.clusters is not None:
+            handed["clusters"] = self.sampler.clusters.to(ids.device)[ids]
 
         def mean_of_group(own: Tensor) -> Tensor:
             embeddings = self._gather(own)
             if isinstance(self.seen_network, WithFeatures):
                 embeddings, handed["features"] = self.seen_network.parted(embeddings)
-            self.seen = embeddings.detach(), labels
+            # Watchdogs take samples without a label for classes of their own.
+            self.seen = embeddings.detach(), torch.where(labels < 0, -1 - ids, labels)
             value: Tensor = self.loss(embeddings, labels, **handed) / group
             return value
 
@@ -310,6 +321,9 @@ class _Training:
         self.processes.average_gradients(self.loss.parameters())
         if self.settings.clip is not None:
             self.accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip)
+        if self.settings.clip_value is not None:
+            parameters = [*self.network.parameters(), *self.loss.parameters()]
+            self.accelerator.clip_grad_value_(parameters, self.settings.clip_value)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
@@ -347,6 +361,8 @@ class _Training:
             row["loss"] = self.loss_sum.item() / self.batch
             row["seconds"] = round(seconds, 3)
         with nullcontext() if self.average is None else self.average.in_place():
+            if self.settings.keep_epochs:
+                self.run.write_epoch(self.epoch, self.accelerator.unwrap_model(self.network).state_dict())
             if self.validation is not None:
                 row |= self._validation_scores().to_dict()
             # What a pretrained network knew may serve the validation classes best; random weights cannot.
@@ -387,6 +403,8 @@ class _Training:
         self.accelerator.unwrap_model(self.network).load_state_dict(self.best_weights)
         merge_lora(self.embedder.network)
         self.embedder.network.eval()
+        for finding in base_of(self.accelerator.unwrap_model(self.loss)).findings():
+            self.observer.note(finding)
         selected_on = validation = None
         threshold = self.threshold
         if isinstance(self.validation, SampleSet):

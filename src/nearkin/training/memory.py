@@ -68,7 +68,7 @@ def detailed_estimate(task: Task) -> MemoryEstimate:
     parameters = list(network.parameters())
     if task.embedder.trunk is not None or sum(p.numel() for p in parameters) > _MOST_PARAMETERS:
         raise ValueError("the memory of this training cannot be told in a moment")
-    samples, _ = task.protocol.split(task.data.without_test(), task.seed)
+    samples = task.learnt(task.protocol.split(task.data.without_test(), task.seed)[0])
     sampler = task.sampler(samples.labels, seed=task.seed, rank=0, world_size=1)
     settings = task.settings
     batch = -(-sampler.batch_size * settings.views // launched_processes())

@@ -50,6 +50,7 @@ NEUTRAL_KEYS = frozenset(
         "loss.memory_map",
         "evaluation.false_accept_rate",
         "network.trunk_cache",
+        "protocol.audit",
         "training.checkpoint_minutes",
         "training.trackers",
     }
@@ -87,7 +88,8 @@ class Run:
     per epoch, ``checkpoint/`` the last two checkpoints and, in the end, the chosen network.
     ``threshold.json`` has the similarity from which on two samples are taken for the same.
     ``test_queries.safetensors`` has the test score of every query, for comparisons between runs, and
-    ``cost.json`` what the run took; ``result.json`` is there when it is finished.
+    ``cost.json`` what the run took; ``result.json`` is there when it is finished. With ``protocol.audit`` the
+    network of every epoch lies in ``audit/`` until ``audit.json`` has the test scores of all.
 
     Use :meth:`open` to begin or continue a run, and :meth:`existing` to read one.
 
@@ -394,6 +396,45 @@ class Run:
             return read_tensors(self.network_file).tensors
         except DamagedFileError as damage:
             raise RunError(f"{self.network_file} is damaged ({damage})") from None
+
+    def write_epoch(self, epoch: int, weights: dict[str, Tensor]) -> None:
+        """Keep the trained part of the network as it is after an epoch, apart."""
+        self._write(self._epoch_file(epoch), lambda file: write_tensors(file, weights))
+
+    def kept_epochs(self) -> list[int]:
+        """The epochs whose networks are kept apart, in order."""
+        return sorted(
+            int(file.stem.removeprefix("epoch-")) for file in self._audit_folder.glob("epoch-*.safetensors")
+        )
+
+    def read_epoch(self, epoch: int) -> dict[str, Tensor]:
+        """The trained part of the network after an epoch."""
+        try:
+            return read_tensors(self._epoch_file(epoch)).tensors
+        except DamagedFileError as damage:
+            raise RunError(f"{self._epoch_file(epoch)} is damaged ({damage})") from None
+
+    def write_audit(self, audit: dict[str, Any]) -> None:
+        """Keep the test scores of all epochs; their networks are not needed any more and go."""
+        self._write(self.audit_file, lambda file: write_json(file, audit))
+        self.remove_epochs()
+
+    def remove_epochs(self) -> None:
+        """Remove the networks of all epochs that are kept apart."""
+        if self.writes:
+            shutil.rmtree(self._audit_folder, ignore_errors=True)
+
+    @property
+    def audit_file(self) -> Path:
+        """The test scores of all epochs, written after the selection; not there without an audit."""
+        return self.path / "audit.json"
+
+    @property
+    def _audit_folder(self) -> Path:
+        return self.path / "audit"
+
+    def _epoch_file(self, epoch: int) -> Path:
+        return self._audit_folder / f"epoch-{epoch:06d}.safetensors"
 
     def _checkpoints(self) -> list[Path]:
         return sorted((self.path / "checkpoint").glob("step-*.safetensors"))

@@ -24,12 +24,14 @@ class TrainingSettings:
         chunk: Samples that are in memory with all their activations at a time.
         ema: Decay of a moving average of the weights.
         clip: Largest norm of the network's gradient; ``None`` for no clipping.
+        clip_value: Largest size of an entry of the gradient, of the network's and of the loss's.
         pca_head: Let the head start as the principal components of the training samples' features.
         lora: Rank of the additions through which a transformer learns; ``None`` to train its own weights.
         views: How often a sample appears in its batch, each time transformed anew.
         recall_at: The values of k.
         select: What the epoch is selected by: the first Recall@k (of equals, MAP@R), or MAP@R.
         false_accept_rate: For which the threshold is chosen at the end, on the validation classes.
+        keep_epochs: Keep the network of every epoch apart, for an audit after the selection.
         sizes: Beginnings of the embeddings that are tested by themselves as well, where they were trained so.
     """
 
@@ -42,12 +44,14 @@ class TrainingSettings:
     chunk: int | None = None
     ema: float | None = None
     clip: float | None = None
+    clip_value: float | None = None
     pca_head: bool = False
     lora: int | None = None
     views: int = 1
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
     select: Selection = "recall"
     false_accept_rate: float = 0.01
+    keep_epochs: bool = False
     sizes: tuple[int, ...] = ()
 
     @property

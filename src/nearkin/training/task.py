@@ -18,6 +18,7 @@ from nearkin.sampling.base import PlannedSampler
 from nearkin.training.run import Description
 from nearkin.training.schedules import Schedule
 from nearkin.training.settings import TrainingSettings
+from nearkin.unlabelled import Method
 
 if TYPE_CHECKING:
     from nearkin.training.protocol import Protocol as SelectionProtocol
@@ -82,9 +83,11 @@ class Task:
         settings: How long, in which precision, scored by what.
         seed: The seed of everything random.
         pretrained: Whether the network knows something before it is trained.
+        unlabelled: How samples without a label are learnt from; ``None`` to leave them out.
         trackers: Make observers that send the metrics elsewhere.
         description: The same in words: what a run directory and a result say about it.
         disclosure: Everything a score depends on, in the words of a methods section.
+        audit: Whether every epoch is scored on the test classes after the selection.
     """
 
     data: DataSet
@@ -98,6 +101,23 @@ class Task:
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     seed: int = 0
     pretrained: bool = False
+    unlabelled: Method | None = None
     trackers: tuple[Callable[[Run], Observer], ...] = ()
     description: Description = field(default_factory=Description)
     disclosure: dict[str, Any] = field(default_factory=dict)
+    audit: bool = False
+
+    def learnt(self, samples: SampleSet) -> SampleSet:
+        """Those of a split's samples that are learnt from: all, or those with a label.
+
+        Raises:
+            ValueError: None has a label, and nothing learns without.
+        """
+        if self.unlabelled is not None:
+            return samples
+        if samples.num_classes == 0:
+            raise ValueError(
+                "no training sample has a label: say how to learn without, unlabelled.name=instance, "
+                "pseudo_labels or stml"
+            )
+        return samples.labelled_part()

@@ -19,6 +19,7 @@ from nearkin.losses.search_space import SearchSpace
 from nearkin.protocols import FixedValidation
 from nearkin.recipe import Recipe, RecipeError, override
 from nearkin.recipe.sections import ProtocolRecipe
+from nearkin.recipe.terms import protocol_of_search
 from nearkin.training import RunError
 from nearkin.training.run import first_difference
 from nearkin.tuning.stages import Coordinate, Rung, coordinates, rungs
@@ -197,7 +198,8 @@ def plan_search(
 
     Args:
         recipe: Its protocol must be ``fixed_validation``; unless it says otherwise, three tenths of the
-            training classes are for validation.
+            training classes are for validation. Under terms whose protocol has no validation classes, such
+            as the thesis's, it is the one that these searched with, unless the recipe says one itself.
         ranges: More places to look, or other ones: ``optimizer.lr=1e-4:1e-2:log`` (low, high; ``log`` or a
             step), ``loss.mining=hard,semi_hard``; one value alone holds a key still.
         sampler: ``tpe``, ``random``, ``grid``, ``coordinate`` or ``halving``.
@@ -213,6 +215,9 @@ def plan_search(
     for name, given, allowed in (("sampler", sampler, Sampler), ("pruner", pruner, Pruner)):
         if given not in get_args(allowed):
             raise ValueError(f"{name}={given!r} must be one of: {', '.join(get_args(allowed))}")
+    protocol_of_terms = protocol_of_search(recipe.terms)
+    if protocol_of_terms and "protocol" not in recipe.said:
+        recipe = recipe.changed({"protocol": protocol_of_terms})
     protocol = ProtocolRecipe.maker(recipe.protocol.name)(**recipe.protocol.keywords)
     if not isinstance(protocol, FixedValidation):
         raise ValueError(

@@ -78,6 +78,39 @@ def test_value_and_gradient_are_those_of_plain_loops(shift, ranks):
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
 
 
+def literal_guidance(x, y, texts):
+    """The survey's (29) as it is printed, one number at a time: no pair is replaced."""
+    total = x.sum() * 0
+    for i in range(len(y)):
+        image = [cosine(x[i], x[j]) for j in range(len(y))]
+        language = [float(cosine(texts[y[i]], texts[y[j]])) + 1 for j in range(len(y))]
+        image_sum, language_sum = sum(s.exp() for s in image), sum(exp(s) for s in language)
+        for s, t in zip(image, language, strict=True):
+            p = s.exp() / image_sum
+            total = total + p * (p / (exp(t) / language_sum)).log()
+    return total / len(y)
+
+
+def test_the_surveys_form_is_29_literally():
+    x, y = batch()
+    loss = guided(weight=3.0, form="survey")
+    value = loss(x, y)
+    (gradient,) = torch.autograd.grad(value, x)
+    plain = x.detach().clone().requires_grad_()
+    expected = inner("contrastive")(plain, y) + 3.0 * literal_guidance(plain, y, meanings())
+    (expected_gradient,) = torch.autograd.grad(expected, plain)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda x: loss.guidance(x, y), x)
+
+
+def test_the_shift_has_no_effect_in_the_surveys_form():
+    x, y = batch()
+    without, with_it = (guided(form="survey", shift=shift).guidance(x, y) for shift in (0.0, 5.0))
+    torch.testing.assert_close(without, with_it, rtol=1e-13, atol=1e-13)
+    assert guided(shift=0.0).guidance(x, y) != guided(shift=5.0).guidance(x, y)
+
+
 def test_gradcheck():
     x, y = batch(size=6)
     assert torch.autograd.gradcheck(lambda x: guided().guidance(x, y), x)
@@ -283,6 +316,7 @@ def test_wrong_arguments_are_named():
         (NAMES, lambda prompts: meanings(3, 2), {}, r"the encoder made \(3, 2\) of 4 texts"),
         (NAMES, len, {"prompt": "a photo"}, "prompt='a photo' has no place for the class name"),
         (NAMES, meanings() / 0, {}, "must be finite"),
+        (NAMES, meanings(), {"form": "thesis"}, "form='thesis' must be one of: paper, survey"),
     ]:
         with pytest.raises(ValueError, match=message):
             LanguageGuidance(contrastive, names, encoder, **keywords)
@@ -297,7 +331,7 @@ def test_wrong_arguments_are_named():
 
 def test_printed_form():
     assert repr(guided()).startswith(
-        "LanguageGuidance(\n  weight=2.0, shift=1.0, prompt='a photo of a {}', classes=4"
+        "LanguageGuidance(\n  weight=2.0, shift=1.0, prompt='a photo of a {}', form='paper', classes=4"
     )
 
 

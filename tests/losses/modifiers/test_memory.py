@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 
+import naive
 import pytest
 import torch
 
@@ -21,6 +22,10 @@ def batches(count, size=6, classes=3, dtype=torch.float32):
 
 def pair_losses():
     return [name for name in losses.names() if issubclass(losses.get(name), losses.PairLoss)]
+
+
+def proxy_losses():
+    return [name for name in losses.names() if issubclass(losses.get(name), losses.ProxyLoss)]
 
 
 def past(seen, size):
@@ -225,8 +230,11 @@ def test_learnable_parameters_of_the_loss_are_found():
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match="ProxyAnchor cannot use a memory: it takes no references"):
-        CrossBatchMemory(losses.build("proxy_anchor", num_classes=3, embedding_dim=2), size=5)
+    with pytest.raises(ValueError, match="cannot use a memory: it takes no references"):
+        CrossBatchMemory(lambda embeddings, labels: embeddings.sum(), size=5)
+    mixed = losses.modifiers.build("mixup", losses.build("proxy_anchor", num_classes=3, embedding_dim=2))
+    with pytest.raises(ValueError, match="mixup around ProxyAnchor cannot use a memory"):
+        CrossBatchMemory(mixed, size=5)
     for keywords, message in [
         ({"size": 0}, "size=0"),
         ({"size": 5, "warmup_steps": -1}, "warmup_steps=-1"),
@@ -250,3 +258,122 @@ def test_printed_form_says_how_full_it_is():
     memory(*next(batches(1)))
     assert "size=10, warmup_steps=2, weight=1.0, filled=6" in repr(memory)
     assert "Contrastive(" in repr(memory)
+
+
+# ------------------------------------------------------------------------------- losses with proxies
+
+
+PROXY_CASES = [
+    ("proxy_repulsion", {}, naive.proxy_repulsion),
+    ("proxy_repulsion", {"through_samples": False}, naive.proxy_repulsion),
+    ("proxy_anchor", {}, naive.proxy_anchor),
+    ("proxy_nca", {}, naive.proxy_nca),
+    ("softmax", {"normalized": True}, naive.softmax),
+    ("soft_triple", {"proxies_per_class": 2}, naive.soft_triple),
+]
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.4])
+@pytest.mark.parametrize(("name", "keywords", "oracle"), PROXY_CASES, ids=lambda part: str(part)[:30])
+def test_what_is_remembered_joins_the_samples_of_each_class(name, keywords, oracle, weight):
+    """Plain loops over the batch and the memory, whose embeddings are constants."""
+    loss = losses.build(name, num_classes=3, embedding_dim=DIM, **keywords).double()
+    memory = CrossBatchMemory(loss, size=9, weight=weight)
+    for embeddings, labels, ids in batches(3, dtype=torch.float64):
+        stored = memory.recall() if memory.filled else (embeddings[:0].detach(), labels[:0])
+        value = memory(embeddings, labels, ids)
+        gradients = torch.autograd.grad(value, [embeddings, loss.proxies])
+
+        alone = embeddings.detach().clone().requires_grad_()
+        proxies = loss.proxies.detach().clone().requires_grad_()
+        joined, all_labels = torch.cat([alone, stored[0]]), torch.cat([labels, stored[1]]).tolist()
+        counts = [1.0] * len(labels) + [weight] * len(stored[1])
+        expected = oracle(joined, all_labels, proxies, **keywords, counts=counts).sum()
+        torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-10)
+        wanted = torch.autograd.grad(expected, [alone, proxies])
+        torch.testing.assert_close(gradients, wanted, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", proxy_losses())
+def test_every_proxy_loss_takes_a_memory(name):
+    """The value of the joined batch; the batch's gradient, and none for what is remembered."""
+    memory = CrossBatchMemory(losses.build(name, num_classes=3, embedding_dim=DIM), size=15)
+    for embeddings, labels, ids in batches(4):
+        plain = losses.build(name, num_classes=3, embedding_dim=DIM)
+        plain.load_state_dict(memory.loss.state_dict())  # running means included
+        stored = memory.recall() if memory.filled else (embeddings[:0].detach(), labels[:0])
+        value = memory(embeddings, labels, ids)
+        value.backward()
+        alone = torch.cat([embeddings.detach(), stored[0]]).requires_grad_()
+        expected = plain(alone, torch.cat([labels, stored[1]]))
+        expected.backward()
+        torch.testing.assert_close(value, expected)
+        torch.testing.assert_close(embeddings.grad, alone.grad[: len(labels)])
+        torch.testing.assert_close(memory.loss.proxies.grad, plain.proxies.grad)
+        memory.loss.proxies.grad = None
+    assert memory.filled == 15
+
+
+@pytest.mark.parametrize("name", ["proxy_repulsion", "proxy_anchor", "softmax"])
+def test_gradcheck_with_references(name):
+    (x, y, _), (others, their_labels, _) = batches(2, dtype=torch.float64)
+    loss = losses.build(name, num_classes=3, embedding_dim=DIM).double()
+
+    def value(x, proxies):
+        by_name = {"proxies": proxies}
+        keywords = {"references": others, "reference_labels": their_labels, "reference_weight": 0.7}
+        return torch.func.functional_call(loss, by_name, (x, y), keywords)
+
+    assert torch.autograd.gradcheck(value, (x, loss.proxies.detach().clone().requires_grad_()))
+
+
+def test_one_value_per_sample_has_the_memory_in_each():
+    loss = losses.build("proxy_anchor", num_classes=3, embedding_dim=DIM).double()
+    memory = CrossBatchMemory(loss, size=15)
+    first, second = batches(2, dtype=torch.float64)
+    memory(*first)
+    memory.eval()
+    values = memory(*second, reduction="none")
+    assert values.shape == (6,)
+    torch.testing.assert_close(values.mean(), memory(*second))
+
+
+def test_relations_are_those_of_the_batch_alone():
+    """Multi-similarity looks at the batch's own pairs, whatever is remembered."""
+    sizes = {"num_classes": 3, "embedding_dim": DIM}
+    with_relations = CrossBatchMemory(losses.build("proxy_repulsion", relations=0.5, **sizes), size=15)
+    without = CrossBatchMemory(losses.build("proxy_repulsion", **sizes), size=15)
+    for batch in batches(3):
+        expected = without(*batch) + 0.5 * losses.build("multi_similarity")(*batch[:2])
+        torch.testing.assert_close(with_relations(*batch), expected)
+
+
+def test_a_memory_around_matryoshka_cuts_what_is_remembered():
+    sizes = {"num_classes": 3, "embedding_dim": DIM}
+    inside = losses.modifiers.build("matryoshka", losses.build("proxy_anchor", **sizes), sizes=[DIM, 2])
+    memory = CrossBatchMemory(inside, size=15)
+    first, second = batches(2)
+    memory(*first)
+    plain = losses.build("proxy_anchor", **sizes)
+    joined, labels = torch.cat([second[0], first[0]]), torch.cat([second[1], first[1]])
+    short = losses.build("proxy_anchor", num_classes=3, embedding_dim=2)
+    with torch.no_grad():
+        short.proxies.copy_(plain.proxies[:, :2])
+    torch.testing.assert_close(memory(*second), plain(joined, labels) + short(joined[:, :2], labels))
+
+
+def test_references_of_proxies_are_checked():
+    loss = losses.build("proxy_anchor", num_classes=3, embedding_dim=DIM)
+    x, y, _ = next(batches(1))
+    for keywords, message in [
+        ({"references": x}, "references and reference_labels come together"),
+        ({"references": x, "reference_labels": y[:2]}, "2 reference_labels for 6 embeddings"),
+        (
+            {"references": x[:, :2], "reference_labels": y},
+            "embedding_dim=5 but the references have 2 columns",
+        ),
+        ({"references": x, "reference_labels": y + 3}, "out of range for num_classes=3"),
+        ({"references": x, "reference_labels": y, "reference_weight": -1.0}, "reference_weight=-1.0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            loss(x, y, **keywords)

@@ -24,6 +24,7 @@ from nearkin.losses.modifiers.matryoshka import Matryoshka
 from nearkin.losses.modifiers.memory import CrossBatchMemory
 from nearkin.losses.modifiers.mixup import MixedExamples, Mixup
 from nearkin.losses.modifiers.s2sd import S2SD
+from nearkin.losses.modifiers.unlabelled import NoLabels, OfClusters, WithUnlabelled
 
 __all__ = [
     "S2SD",
@@ -34,6 +35,9 @@ __all__ = [
     "MixedExamples",
     "Mixup",
     "Modifier",
+    "NoLabels",
+    "OfClusters",
+    "WithUnlabelled",
     "base_of",
     "build",
     "get",

@@ -15,7 +15,7 @@ from nearkin.losses.base import Loss
 from nearkin.losses.wrapping import LossFunction, WrappedLoss, as_loss
 from nearkin.registry import Registry
 
-HANDED = ("ids", "features", "teacher")
+HANDED = ("ids", "features", "teacher", "teacher_features", "clusters")
 """Keywords of ``forward`` that a training hands to whoever takes them, and that anybody else goes without."""
 
 _OUTERMOST = 1000

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from nearkin.losses.base import (
     Loss,
     check_embeddings,
     check_finite,
-    or_one,
     require_non_negative,
     require_positive,
     runs_eagerly,
-    weighted,
 )
 from nearkin.losses.modifiers.base import Modifier, register
+from nearkin.losses.relaxed_contrastive import likeness, relaxed_contrastive
 from nearkin.losses.search_space import Range, space
 from nearkin.losses.similarity import at_least_float32, full_precision, normalise
 from nearkin.losses.wrapping import LossFunction
@@ -62,6 +60,7 @@ class Distil(Modifier):
         decay: of the moving average: it remembers about 1 / (1 − decay) steps.
 
     Example:
+        >>> import torch
         >>> from nearkin.losses import build
         >>> teacher = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
         >>> loss = Distil(build("contrastive"), teacher, weight=1.0)
@@ -161,19 +160,8 @@ class Distil(Modifier):
             rows = at_least_float32(embeddings)
             if self.validate:
                 check_finite(rows.detach())
-            alike = self._alike(teacher.detach().to(rows))
-            D = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
-            d = D / or_one(D.mean(dim=1, keepdim=True))
-            terms = alike * d.square() + (1 - alike) * (self.margin - d).relu().square()
-            others = 1 - torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
-            values = weighted((terms * others).sum(dim=1), None if weights is None else weights.to(rows))
-            return values if reduction == "none" else values.mean() if len(values) else values.sum()
-
-    def _alike(self, teacher: Tensor) -> Tensor:
-        """W ``(B, B)``, between 0 and 1."""
-        units = normalise(teacher)
-        squared = torch.cdist(units, units, compute_mode="donot_use_mm_for_euclid_dist").square()
-        return (-squared / self.sigma).exp()
+            alike = likeness(teacher.detach().to(rows), self.sigma)
+            return relaxed_contrastive(rows, alike, self.margin, weights=weights, reduction=reduction)
 
     def _of_batch(self, embeddings: Tensor, teacher: Tensor | None, ids: Tensor | None) -> Tensor:
         if teacher is not None:

@@ -40,6 +40,8 @@ from nearkin.losses.wrapping import LossFunction
 Encoder = Callable[[list[str]], Tensor]
 """From N texts to their embeddings ``(N, E)``."""
 
+FORMS = ("paper", "survey")
+
 
 @register("language")
 class LanguageGuidance(Modifier):
@@ -51,11 +53,13 @@ class LanguageGuidance(Modifier):
         σ is the softmax of a row, S_I the cosines of the embeddings of a batch, S_L the cosines of a frozen
         language model's embeddings of "a photo of a {class}". Where two samples share a class, a sample with
         itself included, names say nothing: there both S_I and S_L + γ_L are set to 1 + γ_L, and no
-        gradient flows. S_L is a constant.
+        gradient flows. S_L is a constant. With form="survey" nothing is replaced: the equation as it is
+        printed, in which γ_L has no effect, since a softmax does not see what is added to a whole row.
 
     Source:
         Roth, Vinyals, Akata. Integrating Language Guidance into Vision-based Deep Metric Learning. CVPR 2022.
-        arXiv 2203.08543. (The published code has the two distributions in the other order.)
+        arXiv 2203.08543. (The published code has the two distributions in the other order.) The survey's
+        (28) to (30); its (29) literally is form="survey".
 
     When to use:
         When class names say more than that classes differ: kinds of birds, makes of cars. Names that a
@@ -79,6 +83,7 @@ class LanguageGuidance(Modifier):
         weight: ω.
         shift: γ_L.
         prompt: what is said about a name, which takes the place of ``{}``.
+        form: "paper", with pairs of one class replaced, or "survey", without.
 
     Example:
         >>> from nearkin.losses import build
@@ -107,14 +112,17 @@ class LanguageGuidance(Modifier):
         *,
         shift: float = 1.0,
         prompt: str = "a photo of a {}",
+        form: str = "paper",
     ) -> None:
         require_non_negative(weight=weight, shift=shift)
+        require_one_of(FORMS, form=form)
         if "{}" not in prompt:
             raise ValueError(f"prompt={prompt!r} has no place for the class name: write it with {{}}")
         super().__init__(loss)
         self.weight = weight
         self.shift = shift
         self.prompt = prompt
+        self.form = form
         names = _names_by_class(class_names)
         embeddings = encoder if isinstance(encoder, Tensor) else _encode(names, encoder, prompt)
         # Kept as C · K · E numbers, not as C · C similarities: there may be many thousand classes.
@@ -178,14 +186,16 @@ class LanguageGuidance(Modifier):
                     check_weight_values(weights)
             if not len(rows):
                 return rows.sum(dim=1) * 0 if reduction == "none" else rows.sum() * 0
-            same = labels.unsqueeze(1) == labels
+            replaced = labels.unsqueeze(1) == labels
+            if self.form == "survey":
+                replaced = torch.zeros_like(replaced)
             own = 1 + self.shift
             units = self.class_units[labels.long()].to(rows.dtype)
-            log_q = (units @ units.T).add_(self.shift).masked_fill_(same, own).log_softmax(dim=1)
+            log_q = (units @ units.T).add_(self.shift).masked_fill_(replaced, own).log_softmax(dim=1)
 
             def divergences(S: Tensor) -> Tensor:
                 """KL(σ(S) ‖ q) of each row."""
-                log_p = S.masked_fill(same, own).log_softmax(dim=1)
+                log_p = S.masked_fill(replaced, own).log_softmax(dim=1)
                 return (log_p.exp() * (log_p - log_q)).sum(dim=1)
 
             if reduction == "none" or weights is not None:
@@ -212,7 +222,8 @@ class LanguageGuidance(Modifier):
     def extra_repr(self) -> str:
         """The constructor's keywords and the number of classes."""
         classes = len(self.class_units)
-        return f"weight={self.weight}, shift={self.shift}, prompt={self.prompt!r}, classes={classes}"
+        settings = f"weight={self.weight}, shift={self.shift}, prompt={self.prompt!r}, form={self.form!r}"
+        return f"{settings}, classes={classes}"
 
 
 def _names_by_class(class_names: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:

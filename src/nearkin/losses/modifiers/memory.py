@@ -1,4 +1,4 @@
-"""A memory of past batches, for any pair loss."""
+"""A memory of past batches, for any loss over pairs or proxies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.losses.base import Loss, check_embeddings, check_labels, require_non_negative, runs_eagerly
-from nearkin.losses.modifiers.base import Modifier, register
+from nearkin.losses.modifiers.base import Modifier, base_of, modifiers_in, register
+from nearkin.losses.modifiers.mixup import Mixup
+from nearkin.losses.proxy import ProxyLoss
 from nearkin.losses.wrapping import LossFunction
 
 _NO_ID = -1
@@ -20,17 +22,22 @@ class CrossBatchMemory(Modifier):
 
     Equation:
         L = loss(batch) + w · loss(batch, references = memory)
+        L = loss(batch and memory), for a loss with proxies
 
-        The memory is a queue of the last M embeddings that training produced, without gradient.
+        The memory is a queue of the last M embeddings that training produced, without gradient. Of a loss
+        with proxies, what is remembered joins the samples X_c⁺ and X_c⁻ of each class as constants, and
+        counts w times: proxies learn from all of them, the network from the batch.
 
     Source:
         Wang, Zhang, Huang, Scott. Cross-Batch Memory for Embedding Learning. CVPR 2020. arXiv 1912.06798.
-        (There the memory already holds the present batch; here the first term stands for it.)
+        (There the memory already holds the present batch; here the first term stands for it.) For proxies:
+        the future work of the thesis "Metric Learning: A Deep Dive", chapter 7.
 
     When to use:
         With pair losses whose batch is too small to hold hard negatives: thousands of references for the
-        price of one matrix product. Embeddings must drift slowly, so let ``warmup_steps`` pass the first,
-        fast phase.
+        price of one matrix product. With proxy losses whose classes are many and batches small, so that a
+        proxy seldom meets its own samples. Embeddings must drift slowly, so let ``warmup_steps`` pass the
+        first, fast phase.
 
     The queue fills from the first training step on, during the warm-up too. While it is not full, the batch
     is compared with what is there; while it is empty, the second term is 0. In ``eval()`` mode nothing is
@@ -48,6 +55,9 @@ class CrossBatchMemory(Modifier):
         size: M, how many embeddings are kept; about 10 to 50 batches, or the whole training set.
         warmup_steps: for how many training steps the batch alone counts.
         weight: w.
+
+    Attributes:
+        joins: whether what is remembered joins the batch: the loss has proxies.
 
     Example:
         >>> from nearkin.losses import build
@@ -75,7 +85,14 @@ class CrossBatchMemory(Modifier):
         super().__init__(loss)
         if not (self.loss.takes("references") and self.loss.takes("reference_labels")):
             raise ValueError(
-                f"{self.loss.name} cannot use a memory: it takes no references, only pair losses do"
+                f"{self.loss.name} cannot use a memory: it takes no references, as losses over pairs and "
+                "losses over proxies do"
+            )
+        self.joins = isinstance(base_of(self.loss), ProxyLoss)
+        if self.joins and any(isinstance(part, Mixup) for part in modifiers_in(self.loss)):
+            raise ValueError(
+                f"mixup around {base_of(self.loss).name} cannot use a memory: what is remembered joins the "
+                "batch of a loss with proxies, and would be mixed"
             )
         if size < 1:
             raise ValueError(f"size={size} must be at least 1")
@@ -115,16 +132,17 @@ class CrossBatchMemory(Modifier):
         asked: dict[str, Any] = {} if weights is None else {"weights": weights}
         if reduction != "mean":
             asked["reduction"] = reduction
-        value: Tensor = self.loss(embeddings, labels, **asked)
+        remembered: dict[str, Any] = {}
         if self._steps >= self.warmup_steps and self.filled:
             references, reference_labels = self.recall(ids)
-            value = value + self.weight * self.loss(
-                embeddings,
-                labels,
-                references=references.to(embeddings.dtype),
-                reference_labels=reference_labels,
-                **asked,
-            )
+            remembered = {"references": references.to(embeddings.dtype), "reference_labels": reference_labels}
+        value: Tensor
+        if remembered and self.joins:
+            value = self.loss(embeddings, labels, **remembered, reference_weight=self.weight, **asked)
+        else:
+            value = self.loss(embeddings, labels, **asked)
+            if remembered:
+                value = value + self.weight * self.loss(embeddings, labels, **remembered, **asked)
         if self.training:
             self._store(embeddings.detach(), labels, ids)
         return value

@@ -15,17 +15,19 @@ _PLACES = (
     "recipe.data.root",
     "recipe.network.trunk_cache",
 )  # where the images lie says nothing about the run, and much about a machine
+_PLACES_IN_RECIPE = tuple(place.removeprefix("recipe.") for place in _PLACES)
 _ABSENT = "not said"
 _NAMED = 6
 
 
 @dataclass(frozen=True)
 class Disclosure:
-    """Settings that differ between the runs, and those that are the same in all."""
+    """What differs between the runs, what is the same in all, and where their terms come from."""
 
     differing: Table | None
     equal: Table | None
     runs: int
+    origins: Table | None = None
 
 
 def disclosure(outcomes: Sequence[Outcome]) -> Disclosure:
@@ -51,7 +53,50 @@ def disclosure(outcomes: Sequence[Outcome]) -> Disclosure:
         Table("differs", "What differs between the runs", _DIFFERENCE, differing) if differing else None,
         Table("equal", f"Equal in all {len(runs)} runs", _EQUAL, equal) if equal else None,
         len(runs),
+        origins_table(runs),
     )
+
+
+def origins_table(runs: Sequence[Outcome]) -> Table | None:
+    """Where every value comes from that the runs' terms set; ``None`` where all ran on equal terms.
+
+    What the thesis or a paper says comes first, then what its public code does, then what is ours.
+    """
+    holders: dict[tuple[str, str, str], list[Outcome]] = {}
+    for outcome in runs:
+        origins, values = outcome.disclosure.get("origins") or {}, _flat(_recipe_of(outcome))
+        for key, origin in origins.items():
+            if key not in _PLACES_IN_RECIPE:
+                holders.setdefault((key, values.get(key, ""), origin), []).append(outcome)
+    if not holders:
+        return None
+    of_terms = sum(bool(outcome.disclosure.get("origins")) for outcome in runs)
+    rows = [
+        Row(
+            [
+                Cell(key),
+                Cell(value),
+                Cell(origin),
+                Cell("all" if len(ones) == of_terms else _contenders(ones)),
+            ]
+        )
+        for (key, value, origin), ones in sorted(holders.items(), key=lambda one: _origin_order(one[0]))
+    ]
+    return Table("origins", "Where the terms come from", _ORIGINS, rows)
+
+
+def _origin_order(row: tuple[str, str, str]) -> tuple[int, str, str]:
+    key, value, origin = row
+    kinds = ("public code", "said", "ours")
+    return next((place for place, kind in enumerate(kinds, 1) if origin.startswith(kind)), 0), key, value
+
+
+def _recipe_of(outcome: Outcome) -> Mapping[str, Any]:
+    return {} if outcome.result is None else outcome.result.recipe
+
+
+def _contenders(outcomes: Sequence[Outcome]) -> str:
+    return listed(list(dict.fromkeys(outcome.contender for outcome in outcomes)))
 
 
 def _disclosed(result: Result) -> dict[str, Any]:
@@ -59,7 +104,7 @@ def _disclosed(result: Result) -> dict[str, Any]:
     data = {} if result.data is None else result.data.to_dict()
     splits = {name: _without_lists(split) for name, split in data.items() if isinstance(split, Mapping)}
     return {
-        "disclosure": result.disclosure,
+        "disclosure": {key: value for key, value in result.disclosure.items() if key != "origins"},
         "recipe": result.recipe,
         "selection": {"rule": result.rule, "epoch": result.epoch},
         "data": splits,
@@ -77,6 +122,7 @@ _DIFFERENCE = [
     Column("within an experiment", hint="whether contenders of one and the same experiment differ in it"),
 ]
 _EQUAL = [Column("setting"), Column("value")]
+_ORIGINS = [Column("setting"), Column("value"), Column("origin"), Column("for")]
 
 
 def _shares(holders: Mapping[str, Sequence[Outcome]]) -> str:

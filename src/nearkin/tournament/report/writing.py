@@ -15,6 +15,7 @@ from nearkin.atomic import write_text
 from nearkin.observer import Observer
 from nearkin.pictures.style import light_dark_css
 from nearkin.tournament.report import figures, looks
+from nearkin.tournament.report.audits import AuditSection, audit_section
 from nearkin.tournament.report.certainty import (
     DoubtSection,
     TuningSection,
@@ -27,6 +28,8 @@ from nearkin.tournament.report.leaderboards import BoardSection, boards
 from nearkin.tournament.report.rankings import Rankings, rankings
 from nearkin.tournament.report.runs import runs_table
 from nearkin.tournament.report.summary import Summary, summarise
+from nearkin.tournament.report.supervision import SupervisionSection, supervision
+from nearkin.tournament.report.sweeps import SweepSection, sweep_sections
 from nearkin.tournament.report.tables import Table, markdown
 from nearkin.tournament.report.wording import Links, count, listed
 from nearkin.tournament.standings import Standings
@@ -50,6 +53,9 @@ class Contents:
     recalls: list[DotChart]
     sizes: list[PanelChart]
     networks: list[DotChart]
+    sweeps: list[SweepSection]
+    audit: AuditSection | None
+    supervision: list[SupervisionSection]
     learning: list[PanelChart]
     costs: list[DotChart]
     cost_table: Table | None
@@ -67,6 +73,7 @@ class Contents:
             *(board.table for board in self.boards),
             *(board.published for board in self.boards),
             *(board.lead for board in self.boards),
+            *(section.table for section in self.supervision),
             *(doubt.table for doubt in self.doubts),
             *(doubt.pairs for doubt in self.doubts),
             *(one.table for one in self.tuning),
@@ -74,9 +81,12 @@ class Contents:
             self.rankings.table,
             self.rankings.per_experiment,
             self.rankings.records,
+            *(sweep.table for sweep in self.sweeps),
+            *(self.audit.tables if self.audit else ()),
             self.cost_table,
             self.disclosure.differing,
             self.disclosure.equal,
+            self.disclosure.origins,
             self.runs,
         ]
         return [table for table in found if table is not None]
@@ -158,6 +168,9 @@ def _contents(standings: Standings, folder: Path, pictures: bool, observer: Obse
         recalls=figures.recall_charts(standings, links),
         sizes=figures.size_charts(standings, links),
         networks=figures.network_charts(standings, links),
+        sweeps=sweep_sections(standings),
+        audit=audit_section(standings, links),
+        supervision=supervision(standings, links),
         learning=figures.learning_charts(standings, links),
         costs=figures.cost_charts(standings, links),
         cost_table=figures.cost_table(standings, links),

@@ -68,10 +68,12 @@ def fingerprint(samples: Samples, *, progress: Progress | None = None) -> str:
 
 
 def fingerprint_of_set(sample_set: SampleSet) -> str:
-    """A hash that changes when the samples, their labels or the names of their classes do."""
+    """A hash that changes when the samples, their labels, the names of their classes or their cameras do."""
     digest = hashlib.sha256(fingerprint(sample_set.samples).encode())
     _add(digest, sample_set.labels)
     _add(digest, sample_set.class_names)
+    if sample_set.cameras is not None:
+        _add(digest, sample_set.cameras)
     return digest.hexdigest()
 
 

@@ -1,0 +1,209 @@
+"""Retrieval scores by several processes: each ranks its share of the queries against the whole gallery."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nearkin.evaluation.inputs import Metric
+from nearkin.evaluation.retrieval import (
+    PerQuery,
+    RetrievalScores,
+    _chosen_rows,
+    retrieval_scores,
+    scores_of_queries,
+)
+
+Columns = dict[str, Tensor]
+"""The columns of :class:`~nearkin.evaluation.retrieval.PerQuery`."""
+
+_GIVEN = ("embeddings", "labels", "gallery", "gallery_labels")
+_COLUMNS = ("indices", "positives", "first_rank", "r_precision", "average_precision_at_r")
+
+
+def retrieval_scores_by_processes(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    processes: int | None = None,
+    recall_at: Sequence[int] = (1, 2, 4, 8),
+    queries: Tensor | None = None,
+    gallery: Tensor | None = None,
+    gallery_labels: Tensor | None = None,
+    metric: Metric = "cosine",
+    per_query: bool = False,
+) -> RetrievalScores:
+    """:func:`~nearkin.evaluation.retrieval_scores` with the queries spread over processes: equal scores.
+
+    Under ``torchrun``, where ``torch.distributed`` is initialised, every process calls this with the same
+    arguments, ranks its share, and gets the scores of all. Otherwise ``processes`` are started on this
+    machine; they read embeddings and labels from files that are mapped into memory, and so share them.
+
+    The queries of a class stay together, since one process ranks them in one pass.
+
+    **Memory** of each process is that of :func:`~nearkin.evaluation.retrieval_scores`: at most four copies of
+    the embeddings, 200 bytes a row and 256 MiB. A million rows of 128 numbers are 0.5 GiB a copy, and so at
+    most 2.5 GiB a process.
+
+    Args:
+        embeddings: ``(N, D)``, on the CPU where processes are started.
+        labels: As there.
+        processes: How many to start; by default one per core. Under ``torchrun`` leave it out.
+        recall_at: As there, and so are all others.
+        queries: Rows that are queries.
+        gallery: Searched instead of ``embeddings``.
+        gallery_labels: Of the gallery.
+        metric: ``"cosine"`` or ``"euclidean"``.
+        per_query: Keep the values of every query.
+
+    Raises:
+        ValueError: As there, or ``processes`` beside ``torchrun``'s.
+        RuntimeError: A process was lost; the message says how it ended.
+    """
+    chosen = _chosen_rows(queries, len(embeddings), torch.device("cpu"))
+    given = {
+        "embeddings": embeddings,
+        "labels": labels,
+        "gallery": gallery,
+        "gallery_labels": gallery_labels,
+    }
+    if dist.is_available() and dist.is_initialized():
+        if processes is not None:
+            raise ValueError(f"processes={processes}: torchrun has started the processes, leave it out")
+        share = _shares(chosen, labels, dist.get_world_size())[dist.get_rank()]
+        parts: list[Columns | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, _ranked(given, share, metric))
+    else:
+        count = _cores() if processes is None else processes
+        if count < 1:
+            raise ValueError(f"processes={count} must be at least 1")
+        parts = _started(given, _shares(chosen, labels, count), metric)
+    values = _together([part for part in parts if part is not None], chosen)
+    return scores_of_queries(values, len(chosen), recall_at, per_query=per_query)
+
+
+def _shares(chosen: Tensor, labels: Tensor, count: int) -> list[Tensor]:
+    """Rows for each process, of whole classes as far as that goes, in equal numbers."""
+    own = labels.cpu()[chosen]
+    order = own.argsort(stable=True) if own.ndim == 1 else torch.arange(len(chosen))
+    return [chosen[part].sort().values for part in order.tensor_split(count)]
+
+
+def _ranked(given: Mapping[str, Tensor | None], share: Tensor, metric: Metric) -> Columns | None:
+    """The values of some queries; ``None`` where none of them has a positive."""
+    embeddings, labels = given["embeddings"], given["labels"]
+    assert embeddings is not None
+    assert labels is not None
+    if not len(share):
+        return None
+    try:
+        found = retrieval_scores(
+            embeddings,
+            labels,
+            queries=share.to(embeddings.device),
+            gallery=given["gallery"],
+            gallery_labels=given["gallery_labels"],
+            metric=metric,
+            per_query=True,
+        )
+    except ValueError as error:
+        if "has a positive" not in str(error):
+            raise
+        return None
+    assert found.per_query is not None
+    return {name: getattr(found.per_query, name) for name in _COLUMNS}
+
+
+def _together(parts: Sequence[Columns], chosen: Tensor) -> PerQuery:
+    """The values of all shares, in the order of the queries."""
+    if not parts:
+        raise ValueError(f"none of the {len(chosen)} queries has a positive in the gallery: nothing to score")
+    joined = {name: torch.cat([part[name] for part in parts]) for name in _COLUMNS}
+    rows, order = joined["indices"].sort()
+    place = torch.searchsorted(rows, chosen).clamp(max=len(rows) - 1)
+    place = place[rows[place] == chosen]
+    return PerQuery(**{name: values[order][place] for name, values in joined.items()})
+
+
+def _started(
+    given: Mapping[str, Tensor | None], shares: Sequence[Tensor], metric: str
+) -> list[Columns | None]:
+    """What processes of this machine find, one per share; they map the same files into memory."""
+    with tempfile.TemporaryDirectory(prefix="nearkin-scores-") as name:
+        folder = Path(name)
+        for key, value in given.items():
+            if value is not None:
+                np.save(folder / f"{key}.npy", _as_array(value.detach().cpu()))
+        for number, share in enumerate(shares):
+            np.save(folder / f"share-{number}.npy", share.numpy())
+        workers = [_start(folder, number, len(shares), metric) for number in range(len(shares))]
+        try:
+            ends = [worker.wait() for worker in workers]
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        return [_result(folder, number, code) for number, code in enumerate(ends)]
+
+
+def _as_array(values: Tensor) -> NDArray[Any]:
+    """NumPy has not every kind of half precision, all of which is computed in float32."""
+    half = values.is_floating_point() and values.dtype != torch.float64
+    return (values.float() if half else values).numpy()
+
+
+def _start(folder: Path, number: int, count: int, metric: str) -> subprocess.Popen[bytes]:
+    code = "import sys; from nearkin.evaluation.processes import work; work(*sys.argv[1:])"
+    environment = {
+        "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
+        "OMP_NUM_THREADS": str(max(1, _cores() // count)),
+    }
+    command = [sys.executable, "-c", code, str(folder), str(number), metric]
+    return subprocess.Popen(command, env=os.environ | environment)  # noqa: S603  (this interpreter)
+
+
+def work(name: str, number: str, metric: Metric) -> None:
+    """What a started process does: rank its share, and leave what it found in the folder."""
+    folder = Path(name)
+
+    def mapped(key: str) -> Tensor | None:
+        file = folder / f"{key}.npy"
+        # Copy on write: torch wants arrays that it could write to, and nobody does.
+        return torch.from_numpy(np.load(file, mmap_mode="c")) if file.exists() else None
+
+    given = {key: mapped(key) for key in _GIVEN}
+    share = torch.from_numpy(np.load(folder / f"share-{number}.npy"))
+    try:
+        found = _ranked(given, share, metric)
+    except ValueError as error:
+        (folder / f"error-{number}.txt").write_text(str(error), encoding="utf-8")
+        return
+    columns = {} if found is None else {key: values.numpy() for key, values in found.items()}
+    np.savez(folder / f"found-{number}.npz", **columns)
+
+
+def _result(folder: Path, number: int, code: int) -> Columns | None:
+    error, file = folder / f"error-{number}.txt", folder / f"found-{number}.npz"
+    if error.exists():
+        raise ValueError(error.read_text(encoding="utf-8"))
+    if code or not file.exists():
+        raise RuntimeError(
+            f"a process that ranked a share of the queries was lost: it ended with code {code}"
+        )
+    with np.load(file) as found:
+        return {key: torch.from_numpy(found[key]) for key in found} or None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,120 @@
+"""Scores by several processes are those of one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+from nearkin.evaluation import processes as module
+from nearkin.evaluation import retrieval_scores, retrieval_scores_by_processes
+
+TORCHRUN = """
+import json, sys, torch, numpy as np
+import torch.distributed as dist
+from nearkin.evaluation import retrieval_scores_by_processes
+dist.init_process_group("gloo")
+data = np.load(sys.argv[1])
+embeddings, labels = torch.from_numpy(data["embeddings"]), torch.from_numpy(data["labels"])
+scores = retrieval_scores_by_processes(embeddings, labels)
+if dist.get_rank() == 1:
+    print(json.dumps(scores.to_dict()))
+dist.destroy_process_group()
+"""
+
+
+def points(seed: int = 0, count: int = 500, classes: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    numbers = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (count,), generator=numbers)
+    centres = torch.randn(classes, 16, generator=numbers)
+    return centres[labels] + torch.randn(count, 16, generator=numbers), labels
+
+
+def assert_equal(found, expected) -> None:
+    assert found.to_dict() == pytest.approx(expected.to_dict(), abs=1e-12)
+    for one in fields(expected.per_query):
+        assert torch.equal(getattr(found.per_query, one.name), getattr(expected.per_query, one.name))
+
+
+def test_started_processes_find_the_scores_of_one():
+    embeddings, labels = points()
+    expected = retrieval_scores(embeddings, labels, per_query=True)
+    assert_equal(retrieval_scores_by_processes(embeddings, labels, processes=2, per_query=True), expected)
+
+
+CASES = {
+    "some queries, in any order": lambda e, y: {"queries": torch.tensor([400, 3, 77, 3, 9])},
+    "a mask": lambda e, y: {"queries": torch.arange(len(y)) % 3 == 0},
+    "a gallery": lambda e, y: {"gallery": points(seed=1)[0], "gallery_labels": points(seed=1)[1]},
+    "distances": lambda e, y: {"metric": "euclidean"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_shares_together_are_the_whole(case, monkeypatch):
+    """Without processes, which take seconds to start: the shares are ranked here, one after the other."""
+    embeddings, labels = points()
+    labels[:7] = torch.arange(1000, 1007)  # without a positive
+    options = CASES[case](embeddings, labels)
+    monkeypatch.setattr(
+        module,
+        "_started",
+        lambda given, shares, metric: [module._ranked(given, one, metric) for one in shares],
+    )
+    expected = retrieval_scores(embeddings, labels, per_query=True, **options)
+    for count in (1, 3, 700):
+        found = retrieval_scores_by_processes(embeddings, labels, processes=count, per_query=True, **options)
+        assert_equal(found, expected)
+
+
+def test_multi_hot_labels_are_shared_as_well(monkeypatch):
+    embeddings, labels = points(count=120)
+    many = torch.nn.functional.one_hot(labels, 61)
+    many[:, 60] = torch.arange(len(labels)) % 20 == 0
+    monkeypatch.setattr(
+        module,
+        "_started",
+        lambda given, shares, metric: [module._ranked(given, one, metric) for one in shares],
+    )
+    expected = retrieval_scores(embeddings, many, per_query=True)
+    assert_equal(retrieval_scores_by_processes(embeddings, many, processes=3, per_query=True), expected)
+
+
+def test_what_is_wrong_is_told_as_by_one_process():
+    embeddings, labels = points(count=20)
+    with pytest.raises(ValueError, match="processes=0 must be at least 1"):
+        retrieval_scores_by_processes(embeddings, labels, processes=0)
+    embeddings[3] = float("nan")
+    with pytest.raises(ValueError, match="NaN"):
+        retrieval_scores_by_processes(embeddings, labels, processes=1)
+
+
+def test_a_lost_process_is_told(monkeypatch):
+    monkeypatch.setattr(
+        module, "_start", lambda *_: subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
+    )
+    with pytest.raises(RuntimeError, match="was lost: it ended with code -6"):
+        retrieval_scores_by_processes(*points(count=20), processes=1)
+
+
+def test_torchrun_finds_the_scores_of_one_process(tmp_path):
+    embeddings, labels = points()
+    np.savez(tmp_path / "data.npz", embeddings=embeddings.numpy(), labels=labels.numpy())
+    (tmp_path / "scores.py").write_text(TORCHRUN)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = subprocess.run(
+        [*launcher, str(tmp_path / "scores.py"), str(tmp_path / "data.npz")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    import json  # noqa: PLC0415
+
+    assert json.loads(done.stdout) == pytest.approx(retrieval_scores(embeddings, labels).to_dict(), abs=1e-12)
