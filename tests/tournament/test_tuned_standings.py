@@ -82,6 +82,13 @@ def test_a_loss_at_the_edge_or_still_rising_is_warned_of(tuned_runs):
     assert rising.endswith(": angular.")
 
 
+def test_a_loss_that_was_not_tuned_among_those_that_were_is_named(tuned_runs, make_run):
+    path = make_run("nca", noise=1.0)
+    path.rename(tuned_runs / "glyphs-nca-seed0")
+    (board,) = compare(tuned_runs).leaderboards
+    assert settings_warnings(board)[0].endswith("among those that were: nca.")
+
+
 def test_the_report_says_who_wins_how_sure_and_what_tuning_changed(tuned_runs, tmp_path):
     page = write_report(compare(tuned_runs), tmp_path / "report", pictures=False)
     text = page.read_text()

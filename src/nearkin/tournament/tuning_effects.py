@@ -93,7 +93,7 @@ def settings_warnings(board: Leaderboard) -> list[str]:
         for place in board.places
         if (found := _found(place)) is not None and found.at_the_edge()
     }
-    notes = []
+    notes = _untuned(board)
     if edges:
         told = "; ".join(f"{name} ({_values(values)})" for name, values in edges.items())
         notes.append(f"At the edge of what was searched, better settings may lie beyond: {told}.")
@@ -104,6 +104,15 @@ def settings_warnings(board: Leaderboard) -> list[str]:
             f"epochs: {', '.join(rising)}."
         )
     return notes
+
+
+def _untuned(board: Leaderboard) -> list[str]:
+    """Who has default settings among losses that were tuned, because a search failed or was not made."""
+    runs = {place.contender: place.outcomes[0].variant for place in board.places if place.kind == "run"}
+    left = [name for name, variant in runs.items() if variant != "tuned"]
+    if not left or len(left) == len(runs):
+        return []
+    return [f"Not tuned, ranked with default settings among those that were: {', '.join(left)}."]
 
 
 def _is_rising(place: Place) -> bool:
