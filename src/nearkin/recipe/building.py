@@ -140,6 +140,7 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
         views=recipe.data.views,
         recall_at=recipe.evaluation.recall_at,
         false_accept_rate=recipe.evaluation.false_accept_rate,
+        sharded=bool(recipe.loss.sharded),
         sizes=next(
             (tuple(one.keywords["sizes"]) for one in recipe.loss.modifiers if one.name == "matryoshka"), ()
         ),

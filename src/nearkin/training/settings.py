@@ -26,6 +26,7 @@ class TrainingSettings:
         views: How often a sample appears in its batch, each time transformed anew.
         recall_at: The values of k; the first one selects the epoch.
         false_accept_rate: For which the threshold is chosen at the end, on the validation classes.
+        sharded: Let each of several processes own a slice of the classes of a loss with proxies.
         sizes: Beginnings of the embeddings that are tested by themselves as well, where they were trained so.
     """
 
@@ -42,6 +43,7 @@ class TrainingSettings:
     views: int = 1
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
     false_accept_rate: float = 0.01
+    sharded: bool = False
     sizes: tuple[int, ...] = ()
 
     @property
