@@ -18,15 +18,18 @@ from nearkin.losses.modifiers.base import (
     teacher_decay,
     unregister,
 )
+from nearkin.losses.modifiers.center import Center
 from nearkin.losses.modifiers.distil import Distil
 from nearkin.losses.modifiers.language import LanguageGuidance
 from nearkin.losses.modifiers.matryoshka import Matryoshka
 from nearkin.losses.modifiers.memory import CrossBatchMemory
 from nearkin.losses.modifiers.mixup import MixedExamples, Mixup
 from nearkin.losses.modifiers.s2sd import S2SD
+from nearkin.losses.modifiers.vicreg import VICReg
 
 __all__ = [
     "S2SD",
+    "Center",
     "CrossBatchMemory",
     "Distil",
     "LanguageGuidance",
@@ -34,6 +37,7 @@ __all__ = [
     "MixedExamples",
     "Mixup",
     "Modifier",
+    "VICReg",
     "base_of",
     "build",
     "get",
