@@ -228,7 +228,7 @@ def test_a_folder_that_the_recipe_names_is_the_data_and_nothing_else():
 def test_packaged_plans_are_whole(name):
     plan = Plan.find(name)
     assert plan.description
-    counts = {"tournament": 18, "thesis": 360, "cub_cached": 60, "modifiers": 60}
+    counts = {"tournament": 18, "thesis": 360, "cub_cached": 60, "modifiers": 60, "modifiers_cub": 60}
     assert len(plan.runs()) == counts[name]
 
 
