@@ -237,6 +237,7 @@ def test_packaged_plans_are_whole(name):
         "noisy_labels": 90,
         "split_ratios": 12,
         "embedded": 120,
+        "modifiers_cub": 60,
     }
     assert len(plan.runs()) == counts[name]
 

@@ -309,13 +309,14 @@ def test_a_killed_benchmark_leaves_nobody_behind_and_goes_on(glyphs_root, tmp_pa
 
 
 KILLS = (
-    *("starting", "starting"),
-    *("training", "training"),
-    *("writing a checkpoint", "writing a checkpoint"),
-    *("finishing a run", "finishing a run"),
+    "starting",
+    "training",
+    "writing a checkpoint",
+    "finishing a run",
     "between two runs",
     "after the death of a worker",
 )
+PATIENCE = 240  # seconds for a moment to come, or for a benchmark to end: minutes even on a busy machine
 EXIT_CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
@@ -331,9 +332,9 @@ class Reaper:
     def end(self, kind: str, number: signal.Signals) -> bool:
         """Whether the benchmark was still alive when the moment came."""
         if kind == "starting":
-            time.sleep(self._moments.uniform(0, 8))
+            time.sleep(self._moments.uniform(0, 5))
         elif kind == "training":
-            more = self._moments.randint(1, 6)
+            more = self._moments.randint(1, 4)
             self._wait_for(lambda: epochs_written(self._folder) > self._epochs + more)
             time.sleep(self._moments.uniform(0, 0.2))
         elif kind == "writing a checkpoint":
@@ -351,12 +352,16 @@ class Reaper:
         alive = self._process.poll() is None
         self.workers = workers_of(self._process)
         self._process.send_signal(number)
-        code = self._process.wait()
+        code = self._process.wait(PATIENCE)
         assert not alive or kind == "starting" or code in {EXIT_CODES[number], 0}
         return alive
 
     def _wait_for(self, moment: Callable[[], bool]) -> None:
+        ends = time.monotonic() + PATIENCE
         while not moment() and self._process.poll() is None:
+            if time.monotonic() > ends:
+                self._process.kill()
+                pytest.fail(f"the moment did not come in {PATIENCE} seconds: {history(self._folder)}")
             time.sleep(0.001)
 
     def _is_new(self, pattern: str) -> bool:
@@ -381,14 +386,14 @@ def rows(folder: Path) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def long_plan(glyphs_root) -> dict:
     plan = tiny_plan(glyphs_root, losses=["nca", "proxy_anchor", "triplet"], seeds=[0, 1])
-    plan["recipe"]["training"] = {"epochs": 15}
+    plan["recipe"]["training"] = {"epochs": 10}
     return plan
 
 
 @pytest.fixture(scope="module")
 def undisturbed(long_plan, tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("undisturbed") / "runs"
-    assert start_benchmark(long_plan, folder).wait() == 0
+    assert start_benchmark(long_plan, folder).wait(PATIENCE) == 0
     return results(folder)
 
 
@@ -414,10 +419,10 @@ def test_killed_at_random_nothing_runs_twice_and_nothing_is_lost(seed, long_plan
         for name, before in seen.items():  # of a run, the epoch after the last checkpoint may be
             assert rows(folder)[name][: len(before) - 1] == before[:-1]
         done, seen = marks(folder), rows(folder)
-    assert start_benchmark(long_plan, folder).wait() == 0
+    assert start_benchmark(long_plan, folder).wait(PATIENCE) == 0
     wait_until_gone(workers)
     print(f"{len(kills)} kills, {len(halves)} files half written")
-    assert len(kills) >= 8
+    assert len(kills) >= len(KILLS) - 1
     assert done.items() <= marks(folder).items()
     assert results(folder) == undisturbed
     assert len(undisturbed) == 6

@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_s
 
 from nearkin.evaluation import clustering_scores
 from nearkin.evaluation.clustering import agreement
-from nearkin.evaluation.kmeans import kmeans
+from nearkin.evaluation.kmeans import _draw, kmeans
 
 
 def blobs(rows: int, dim: int, classes: int, spread: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -143,3 +143,18 @@ def test_bad_input_is_an_error(keywords, message):
     labels = keywords.pop("labels", labels)
     with pytest.raises(ValueError, match=message):
         clustering_scores(points, labels, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("weights", "drawn"), [([0, 0, 1], 2), ([1, 0, 0], 0), ([0, 1, 0], 1), ([0, 0, 0], 2)]
+)
+def test_centres_are_drawn_among_points_with_a_weight(weights, drawn):
+    draws = _draw(torch.tensor(weights, dtype=torch.float32), 40, torch.Generator().manual_seed(0))
+    assert draws.tolist() == [drawn] * 40
+
+
+def test_the_default_seed_is_0():
+    points = torch.randn(60, 3, generator=torch.Generator().manual_seed(4))
+    by_default, first, second = kmeans(points, 6), kmeans(points, 6, seed=0), kmeans(points, 6, seed=1)
+    assert torch.equal(by_default.assignment, first.assignment)
+    assert not torch.equal(first.assignment, second.assignment)

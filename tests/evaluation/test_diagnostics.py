@@ -146,3 +146,22 @@ def test_bad_input_is_an_error(keywords, message):
     labels = keywords.pop("labels", labels)
     with pytest.raises(ValueError, match=message):
         diagnostics(points, labels, **keywords)
+
+
+def test_printing_shows_the_scores_and_not_the_lists():
+    points, labels = blobs(60, 5, spread=0.8, seed=2)
+    told = repr(diagnostics(points, labels))
+    assert "hubness=" in told
+    assert not any(f"{name}=" in told for name in ("classes", "confusions", "label_doubts"))
+
+
+def test_points_that_coincide_have_no_dimension():
+    labels = torch.arange(6) % 3
+    assert diagnostics(torch.ones(6, 4), labels).space.effective_dimension == 0
+
+
+def test_where_all_are_found_as_often_there_is_no_skewness():
+    points = torch.tensor([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0], [0.01, 1.0]])
+    found = diagnostics(points, torch.tensor([0, 0, 1, 1]), recall_at=(1,), neighbours=1).hubness
+    assert found.skewness == 0
+    assert found.largest == 1

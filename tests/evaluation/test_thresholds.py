@@ -12,7 +12,14 @@ from live_memory import peak_bytes
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from nearkin.evaluation import Threshold, TooFewPairsError, choose_threshold, thresholds
+from nearkin.evaluation import (
+    Threshold,
+    TooFewPairsError,
+    choose_threshold,
+    thresholds,
+    verification_scores,
+)
+from nearkin.evaluation.thresholds import rates_at_threshold
 
 
 def classes_of_points(
@@ -177,3 +184,67 @@ def test_memory_does_not_grow_with_the_pairs(monkeypatch):
         points, labels = classes_of_points(12, samples, torch.Generator().manual_seed(0))
         peaks.append(peak_bytes(lambda x=points, y=labels: choose_threshold(x, y, resamples=100)))
     assert peaks[1] < 1.5 * peaks[0]  # for 16 times the pairs
+
+
+def test_a_threshold_has_five_digits_and_is_rounded_up():
+    points, labels = classes_of_points(8, 6, torch.Generator().manual_seed(3))
+    similarity = choose_threshold(points, labels, false_accept_rate=0.05).similarity
+    assert similarity * 1e5 == pytest.approx(round(similarity * 1e5), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [
+        (0.3, [0.55, 0.3]),  # half-way between the second and the third similarity
+        (0.5, [0.7, 0.2]),  # as much as may be: not more than the second accepts
+        (0.2, [0.475, 0.35]),
+        (2.0, [0.9, 0.1]),  # all similarities accept less: the lowest
+        (0.0, [0.0, 1.0]),  # none accepts less: the highest
+    ],
+)
+def test_rates_are_read_where_the_other_draw_chooses(rate, expected):
+    choosing = torch.tensor([[1.0, 0.5, 0.1, 0.0], [1.0, torch.nan, 0.1, 0.0]], dtype=torch.float64)
+    accepts = torch.tensor([0.9, 0.7, 0.4, 0.0], dtype=torch.float64).expand(2, -1)
+    rejects = torch.tensor([0.1, 0.2, 0.4, 1.0], dtype=torch.float64).expand(2, -1)
+    found = thresholds._at_the_chosen(choosing, (accepts, rejects), rate)
+    assert found[0].tolist() == pytest.approx(expected)
+    assert found[1].isnan().all()
+
+
+class Draws:
+    """Rates of draws of which only a share has both kinds of pairs; all draws are alike."""
+
+    def __init__(self, kept: float) -> None:
+        self.positives = torch.ones(5)
+        self.kept = kept
+
+    def rates(self, times: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.linspace(1, 0, 4, dtype=torch.float64).repeat(len(times), 1)
+        found[int(self.kept * len(times)) :] = torch.nan
+        return found, 1 - found
+
+
+def test_most_draws_without_pairs_are_no_interval():
+    (low, high), _ = thresholds._intervals(Draws(0.6), 0.5, 0.95, 1000, seed=0)
+    assert [low, high] == pytest.approx([0.5, 0.5])
+    with pytest.raises(TooFewPairsError, match="of 1000 draws hold no positive or no negative pair"):
+        thresholds._intervals(Draws(0.4), 0.5, 0.95, 1000, seed=0)
+
+
+def test_rates_of_a_given_threshold_on_pairs():
+    similarity = [0.9, 0.5, 0.2, 0.8, 0.5, 0.1, 0.7, 0.3]
+    first = torch.tensor([[s, (1 - s * s) ** 0.5] for s in similarity], dtype=torch.float64)
+    second = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(8, 1)
+    same = torch.tensor([True, True, True, False, False, False, True, False])
+    scores = verification_scores(first, second, same, folds=2, per_pair=True)
+    ones = torch.tensor([0, 1, 2, 0, 1, 2, 3, 3])
+    others = torch.tensor([0, 1, 2, 1, 2, 3, 3, 0])
+    found = rates_at_threshold(scores, ones, others, 0.5 - 1e-9, resamples=200)
+    assert found["false_reject_rate"].value == pytest.approx(1 / 4)
+    assert found["false_accept_rate"].value == pytest.approx(2 / 4)
+    assert found["accuracy_at_threshold"].value == pytest.approx(5 / 8)
+    for interval in found.values():
+        assert interval.low <= interval.value <= interval.high
+        assert interval.classes == 4
+    with pytest.raises(TooFewPairsError, match="2 classes are too few for an interval"):
+        rates_at_threshold(scores, ones % 2, others % 2, 0.5, resamples=200)

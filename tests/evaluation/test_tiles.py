@@ -55,3 +55,28 @@ def test_the_bound_counts_no_negative_twice(monkeypatch):
     assert torch.equal(
         exact.average_precision_at_r, rank_by_rows(asked, only_first=False).average_precision_at_r
     )
+
+
+def test_what_equals_a_cut_reaches_it():
+    tile = tiles._Tile(2, torch.zeros(1))
+    tile.fill(torch.eye(2), torch.tensor([[0.5, 0.25], [0.75, 0.125]]))  # [[0.5, 0.75], [0.25, 0.125]]
+    by_row, by_column = tile.reaching(torch.tensor([0.75, 1.0]), torch.tensor([0.25, 1.0]), 10, 20)
+    assert by_row[0].tolist() == [10]
+    assert by_row[1].tolist() == [0.75]
+    assert by_column[0].tolist() == [20, 20]
+    assert by_column[1].tolist() == [0.5, 0.25]
+    [(row, similarity)] = tile.reaching(torch.tensor([1.0, 0.125]), None, 0, 0)
+    assert row.tolist() == [1, 1]
+    assert similarity.tolist() == [0.25, 0.125]
+
+
+@pytest.mark.parametrize("columns", [16, 100])
+def test_the_tolerance_is_the_documented_one(columns):
+    points = torch.randn(3, columns, generator=torch.Generator().manual_seed(0))
+    cosine, euclidean = (sides(points, None, metric) for metric in ("cosine", "euclidean"))
+    pair = torch.tensor([0]), torch.tensor([2])
+    eps = torch.finfo(torch.float32).eps
+    assert float(cosine.tolerance(*pair)) == pytest.approx((8 + columns**0.5 / 2) * eps)
+    squares = (points - points.mean(dim=0)).square().sum(dim=1)
+    expected = (8 + (columns + 2) ** 0.5 / 2) * eps * float(squares[0] + squares[2]) / 2
+    assert float(euclidean.tolerance(*pair)) == pytest.approx(expected)

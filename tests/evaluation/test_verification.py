@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from nearkin.evaluation import verification_scores
+from nearkin.evaluation.verification import PerPair, fold_accuracies
 
 
 def scored_pairs(similarity: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,3 +116,15 @@ def test_bad_input_is_an_error(change, message):
     arguments = {"first": torch.ones(40, 3), "second": torch.ones(40, 3), "same": torch.arange(40) % 2 == 0}
     with pytest.raises(ValueError, match=message):
         verification_scores(**(arguments | change))
+
+
+def test_a_similarity_on_the_threshold_is_accepted():
+    similarity = torch.tensor([0.5, 0.5, 0.25, 0.75], dtype=torch.float64)
+    same = torch.tensor([True, False, False, True])
+    pairs = PerPair(similarity, same, torch.tensor([0, 0, 1, 1]))
+    accuracies, chosen = fold_accuracies(pairs, torch.ones(1, 4, dtype=torch.float64))
+    assert chosen[0, 0] == 0.5  # half-way between 0.25 and 0.75
+    assert accuracies[0, 0] == 0.5  # the true pair is right, the other one is not
+    same[1] = True
+    accuracies, _ = fold_accuracies(pairs, torch.ones(1, 4, dtype=torch.float64))
+    assert accuracies[0, 0] == 1

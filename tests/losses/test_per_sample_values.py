@@ -1,8 +1,6 @@
-"""One value per sample, weights per sample, printing and compiling: what every loss offers."""
+"""One value per sample, weights per sample and printing: what every loss offers."""
 
 from __future__ import annotations
-
-import warnings
 
 import pytest
 import torch
@@ -170,38 +168,3 @@ def test_print_of_a_loss_that_keeps_nothing():
             super().__init__()
 
     assert repr(Forgetful()) == "Forgetful()"
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("name", EVERY)
-def test_compiled_equals_eager(name, backend):
-    torch._dynamo.reset()
-    x, y = batch().requires_grad_(), batch().requires_grad_()
-    plain, inner = made(name), made(name)
-    compiled = torch.compile(inner, backend=backend)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch itself, about graphs that break
-        value = compiled(x, LABELS)
-    expected = plain(y, LABELS)
-    assert torch.equal(value, expected)
-    value.backward()
-    expected.backward()
-    assert torch.equal(x.grad, y.grad)
-    for one, other in zip(inner.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(one.grad, other.grad)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", losses.names())
-def test_compiled_by_inductor_equals_eager(name):
-    torch._dynamo.reset()
-    loss = made(name)
-
-    def step(x):
-        return made_once(x * 2, LABELS) * 3
-
-    made_once, x = loss, batch().requires_grad_()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        value = torch.compile(step)(x)
-    torch.testing.assert_close(value, step(x))

@@ -10,13 +10,16 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from running import execute, new_run
+from running import execute, new_run, reopened
 
 from nearkin import losses, networks
-from nearkin.recipe import Recipe
+from nearkin.recipe import Recipe, RecipeError
 from nearkin.training import Run
+from nearkin.training.class_slices import ClassSlices
 from nearkin.training.distributed import Processes, is_first_process
 from nearkin.training.gradient_caching import backward_in_chunks
+from nearkin.training.lazy_optimizers import AdamW
+from nearkin.training.resuming import optimizer_state
 
 HERE = Path(__file__)
 CPU = torch.device("cpu")
@@ -68,11 +71,40 @@ def one_step(processes: Processes, name: str, chunk: int | None) -> dict[str, to
     return {"value": value} | {n: p.grad.clone() for n, p in parameters if p.grad is not None}
 
 
+def divided(processes: Processes, **keywords) -> dict[str, torch.Tensor]:
+    """Two steps of proxies that processes divide: what a checkpoint holds, and whether it is taken back."""
+    loss = losses.build(
+        "arcface",
+        num_classes=CLASSES,
+        embedding_dim=8,
+        generator=torch.Generator().manual_seed(0),
+        **keywords,
+    )
+    slices = ClassSlices(loss, processes, divided=True)
+    optimizer = AdamW([loss.proxies], lr=0.1)
+    labels = torch.arange(IMAGES) % CLASSES
+    for seed in (1, 2):
+        optimizer.zero_grad()
+        loss(torch.randn(IMAGES, 8, generator=torch.Generator().manual_seed(seed)), labels).backward()
+        optimizer.step()
+    state, moments = loss.state_dict(), optimizer_state(optimizer)[0]
+    whole = slices.collect_loss(state), slices.collect_moments(optimizer, moments)
+    in_file = processes.ask_first(lambda: whole)
+    own, own_moments = slices.own_loss(in_file[0]), slices.own_moments(optimizer, in_file[1])
+    assert slices.common(loss) == ([loss.proxies] if processes.count == 1 else [])
+    for expected, found in ((state, own), (moments, own_moments)):
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+    return {"owned": torch.tensor(len(loss.proxies)), **in_file[0], **in_file[1]}
+
+
 def in_one_of_two_processes(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     processes = Processes(rank, 2, CPU)
     found = {f"{name} {chunk}": one_step(processes, name, chunk) for name, chunk in CASES}
+    found["divided"] = divided(processes)
+    found["divided and sampled"] = divided(processes, sample=0.5)
     processes.seed_apart(0)
     torch.rand(1 + rank)
     states = processes.random_states()
@@ -113,6 +145,47 @@ def test_two_processes_give_the_loss_and_gradients_of_one(name, chunk, found_by_
 def test_proxies_get_the_very_same_gradient_everywhere(found_by_two):
     first, second = (found["proxy_anchor None"]["proxies"] for found in found_by_two)
     assert torch.equal(first, second)
+
+
+def test_a_checkpoint_holds_the_proxies_of_all_processes(found_by_two):
+    alone = divided(Processes(0, 1, CPU))
+    for found, owned in zip((of_rank["divided"] for of_rank in found_by_two), (4, 5), strict=True):
+        assert found.pop("owned") == owned
+        assert found.keys() == alone.keys() - {"owned"}
+        for name, value in found.items():
+            torch.testing.assert_close(value, alone[name], rtol=1e-5, atol=1e-5)
+
+
+def test_a_checkpoint_holds_the_rows_that_any_process_has_updated(found_by_two):
+    first, second = (found["divided and sampled"] for found in found_by_two)
+    assert torch.equal(first["0.rows"], second["0.rows"])
+    assert sorted(first["0.rows"].tolist()) == list(range(CLASSES))  # every class was in the batch
+    assert first["0.exp_avg"].shape == (CLASSES, 8)
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_what_cannot_be_divided_is_refused(count):
+    pairs, few = losses.build("contrastive"), losses.build("arcface", num_classes=CLASSES, embedding_dim=8)
+    with pytest.raises(ValueError, match="Contrastive has no classes to divide"):
+        ClassSlices(pairs, Processes(0, count, CPU), divided=True)
+    ClassSlices(pairs, Processes(0, count, CPU), divided=False)
+    if count > CLASSES:
+        with pytest.raises(ValueError, match="9 classes cannot be divided among 20 processes"):
+            ClassSlices(few, Processes(0, count, CPU), divided=True)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"name": "multi_similarity"}, "has no proxies, which sharded is about"),
+        ({"name": "proxy_repulsion"}, "cannot be divided among processes"),
+        ({"name": "proxy_gml"}, "use regularization=0"),
+        ({"name": "arcface", "distil": {}}, "distil.* needs all classes in each process"),
+    ],
+)
+def test_a_recipe_says_what_cannot_be_divided(table, message):
+    with pytest.raises(RecipeError, match=message):
+        Recipe.parse({"loss": table | {"sharded": True}})
 
 
 def test_what_processes_tell_each_other(found_by_two):
@@ -164,12 +237,12 @@ def shared_recipe(small_recipe) -> dict:
     }
 
 
-def train_in_two(recipe: Path, output: Path) -> subprocess.Popen:
-    return torchrun("-m", "nearkin", "train", str(recipe), "-o", str(output))
+def train_in(count: int, recipe: Path, output: Path) -> subprocess.Popen:
+    return torchrun("-m", "nearkin", "train", str(recipe), "-o", str(output), count=count)
 
 
-def torchrun(*what: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+def torchrun(*what: str, count: int = 2) -> subprocess.Popen:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}"]
     return subprocess.Popen(
         [*command, *what],
         stdout=subprocess.PIPE,
@@ -179,9 +252,9 @@ def torchrun(*what: str) -> subprocess.Popen:
     )
 
 
-def finish(recipe: Path, output: Path) -> str:
+def finish(recipe: Path, output: Path, count: int = 2) -> str:
     """What ``torchrun`` prints when it is done."""
-    process = train_in_two(recipe, output)
+    process = train_in(count, recipe, output)
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
     return out
@@ -224,6 +297,20 @@ def test_torchrun_learns_without_labels_as_a_single_process_does(method, shared_
     assert_alike(Run.existing(tmp_path / "two"), alone)
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_divided_classes_end_where_a_single_process_does(count, shared_recipe, tmp_path):
+    shared_recipe["loss"] = {"name": "arcface", "scale": 16.0, "sharded": True}
+    recipe = Recipe.parse(shared_recipe)
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    alone = new_run(tmp_path / "alone", recipe)
+    execute(alone)
+    finish(tmp_path / "recipe.toml", tmp_path / "divided", count)
+    together = Run.existing(tmp_path / "divided")
+    assert_alike(together, alone)
+    losses_by_epoch = [[row["loss"] for row in run.metrics() if "loss" in row] for run in (together, alone)]
+    assert losses_by_epoch[0] == pytest.approx(losses_by_epoch[1], rel=1e-5)
+
+
 @pytest.mark.parametrize("end", ["", "if RANK == '1': raise SystemExit(3)"])
 def test_no_process_ends_among_the_threads_of_its_group(end, tmp_path):
     """Nor one that failed: gloo's threads would abort it on its way out, now and then."""
@@ -247,29 +334,52 @@ def test_no_process_ends_among_the_threads_of_its_group(end, tmp_path):
     assert (tmp_path / "1").read_text() == "None"
 
 
-@pytest.mark.slow
-def test_killed_processes_end_with_the_same_result(small_recipe, tmp_path):
-    """With all that has a state: trained batch norm, random mining, a memory, averaged weights."""
-    recipe = small_recipe | {
-        "loss": {"name": "margin", "memory": {"size": 60}},
-        "training": {"epochs": 8, "ema": 0.9},
-    }
-    (tmp_path / "recipe.toml").write_text(Recipe.parse(recipe).to_toml())
-    finish(tmp_path / "recipe.toml", tmp_path / "whole")
-    whole = Run.existing(tmp_path / "whole")
-    assert "each of 2 processes has its own batch norm" in whole.result.warnings[0]
-    process = train_in_two(tmp_path / "recipe.toml", tmp_path / "killed")
-    metrics = tmp_path / "killed" / "metrics.jsonl"
-    while not metrics.exists() or metrics.read_text().count("\n") < 4:
+def kill_after(epochs: int, process: subprocess.Popen, folder: Path) -> None:
+    metrics = folder / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < epochs + 1:
         assert process.poll() is None
         time.sleep(0.01)
     for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
         one.kill()
     process.communicate()
-    assert not (tmp_path / "killed" / "result.json").exists()
+    assert not (folder / "result.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "training"),
+    [
+        # With all that has a state: trained batch norm, random mining, a memory, averaged weights.
+        ({"name": "margin", "memory": {"size": 60}}, {"epochs": 8, "ema": 0.9}),
+        ({"name": "adaface", "sharded": True}, {"epochs": 8}),
+        ({"name": "arcface", "sharded": True, "sample": 0.3}, {"epochs": 8}),
+    ],
+    ids=["memory", "divided", "divided and sampled"],
+)
+def test_killed_processes_end_with_the_same_result(loss, training, small_recipe, tmp_path):
+    recipe = small_recipe | {"loss": loss, "training": training}
+    (tmp_path / "recipe.toml").write_text(Recipe.parse(recipe).to_toml())
+    finish(tmp_path / "recipe.toml", tmp_path / "whole")
+    whole = Run.existing(tmp_path / "whole")
+    assert "each of 2 processes has its own batch norm" in whole.result.warnings[0]
+    process = train_in(2, tmp_path / "recipe.toml", tmp_path / "killed")
+    kill_after(3, process, tmp_path / "killed")
     finish(tmp_path / "recipe.toml", tmp_path / "killed")
     killed = Run.existing(tmp_path / "killed")
     assert killed.result_file.read_text() == whole.result_file.read_text()
+
+
+@pytest.mark.slow
+def test_divided_classes_go_on_in_one_process(shared_recipe, tmp_path):
+    shared_recipe |= {"loss": {"name": "arcface", "sharded": True}, "training": {"epochs": 8}}
+    recipe = Recipe.parse(shared_recipe)
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    alone = new_run(tmp_path / "alone", recipe)
+    execute(alone)
+    kill_after(3, train_in(2, tmp_path / "recipe.toml", tmp_path / "killed"), tmp_path / "killed")
+    killed = reopened(tmp_path / "killed")
+    execute(killed)
+    assert_alike(killed, alone)
 
 
 if __name__ == "__main__":

@@ -85,9 +85,9 @@ class AdaFace(MarginSoftmax):
         spread = (norms - self.mean_length.to(norms.dtype)) / (self.deviation.to(norms.dtype) + 1e-3)
         self._quality = spread.mul_(self.concentration).clamp_(-1, 1)
         if self.training:
-            self.mean_length.lerp_(norms.mean().to(self.mean_length.dtype), _MOMENTUM)
+            self.move_on("mean_length", norms.mean(), _MOMENTUM)
             if len(norms) > 1:  # one length has no deviation
-                self.deviation.lerp_(norms.std().to(self.deviation.dtype), _MOMENTUM)
+                self.move_on("deviation", norms.std(), _MOMENTUM)
 
     def move(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
         """A margin in the angle and one in the cosine, by quality; similarities alone have the mean one."""

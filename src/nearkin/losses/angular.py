@@ -56,6 +56,11 @@ class Angular(PairLoss):
         super().__init__()
         self.angle_degrees = angle_degrees
 
+    @property
+    def traceable(self) -> bool:
+        """The positives of an anchor are listed."""
+        return False
+
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """One positive of each anchor at a time, of which nothing is kept for the backward pass."""
         t = tan(radians(self.angle_degrees)) ** 2

@@ -21,9 +21,9 @@ REDUCTIONS = ("mean", "none")
 
 
 def runs_eagerly(function: Function) -> Function:
-    """Decorator: ``torch.compile`` calls the function as it is, instead of looking into it.
+    """Decorator: ``torch.compile`` calls the function as it is, between two graphs.
 
-    Our products and passes are few and chosen by hand; in a graph there is nothing to gain.
+    For what no graph can hold: numbers of triplets that depend on the values, draws, tiles, a memory.
     """
 
     @functools.wraps(function)
@@ -62,7 +62,8 @@ class Loss(nn.Module):
         searches_rate: whether it looks for the learning rate of the loss's own parameters as well.
         validate: whether the *values* of the inputs are checked (finite embeddings, labels in range). Shapes
             and dtypes always are. On CUDA the check waits for the device once per call;
-            ``loss.validate = False`` (or ``Loss.validate = False`` for all) switches it off.
+            ``loss.validate = False`` (or ``Loss.validate = False`` for all) switches it off. In a graph of
+            ``torch.compile`` it is a part of the graph, and its error a ``RuntimeError``.
     """
 
     needs_classes: ClassVar[bool] = False
@@ -72,6 +73,15 @@ class Loss(nn.Module):
     searches_rate: ClassVar[bool] = False
     reduction: str = "mean"
     validate: bool = True
+
+    @property
+    def traceable(self) -> bool:
+        """Whether ``torch.compile`` finds one graph for the whole loss.
+
+        Where sizes or branches depend on values (listed triplets, ranks, sampled classes, tiles), it does
+        not: such a part is computed as without it, between two graphs.
+        """
+        return True
 
     def pair_weights(
         self,
@@ -287,6 +297,10 @@ def check_weights(weights: Tensor, embeddings: Tensor) -> None:
 
 def check_weight_values(weights: Tensor) -> None:
     """Refuse weights that are negative or not finite."""
+    if torch.compiler.is_compiling():
+        usable = (weights >= 0) & (weights < float("inf"))
+        torch._assert_async(usable.all(), "weights must be finite and not negative")
+        return
     wrong = (~(weights >= 0) | (weights == float("inf"))).nonzero()
     if len(wrong):
         place = int(wrong[0, 0])
@@ -313,6 +327,9 @@ def or_one(total: Tensor) -> Tensor:
 
 def check_finite(rows: Tensor, what: str = "embeddings") -> None:
     """Refuse rows, or lengths ``(B, 1)`` of rows, that are not finite: one sum, one look from the host."""
+    if torch.compiler.is_compiling():
+        torch._assert_async(torch.isfinite(rows).all(), f"{what} contain NaN or infinite values")
+        return
     if isfinite(rows.sum().item()):
         return
     broken = (~torch.isfinite(rows)).any(dim=1, keepdim=True).nonzero()
@@ -323,6 +340,10 @@ def check_finite(rows: Tensor, what: str = "embeddings") -> None:
 def check_label_range(labels: Tensor, num_classes: int) -> None:
     """Refuse labels ``(B,)`` outside ``0 … num_classes − 1``."""
     if not len(labels):
+        return
+    if torch.compiler.is_compiling():
+        inside = (labels >= 0) & (labels < num_classes)
+        torch._assert_async(inside.all(), f"a label is out of range for num_classes={num_classes}")
         return
     lowest, highest = (extreme.item() for extreme in torch.aminmax(labels))
     if lowest < 0 or highest >= num_classes:

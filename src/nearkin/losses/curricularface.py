@@ -85,4 +85,4 @@ class CurricularFace(MarginSoftmax):
 
     def remember(self, own: Tensor) -> None:
         """Move t towards the mean own cosine."""
-        self.t.lerp_(own.mean().clamp_(-1, 1).to(self.t.dtype), self.momentum)
+        self.move_on("t", own.mean().clamp_(-1, 1), self.momentum)

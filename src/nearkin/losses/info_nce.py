@@ -131,7 +131,9 @@ class InfoNCE(PairLoss):
     def select(self, compared: Comparison, reference_labels: Tensor | None) -> Comparison:
         """References with the labels of the batch are its partners, row by row."""
         pairs = compared.pairs
-        if reference_labels is None or not torch.equal(pairs.labels, reference_labels):
+        if reference_labels is None:
+            return compared
+        if reference_labels is not pairs.labels and not torch.equal(pairs.labels, reference_labels):
             return compared
 
         def partners() -> tuple[Tensor, Tensor]:

@@ -80,6 +80,11 @@ class Margin(MinedPairLoss):
         else:
             self.register_buffer("beta", start)
 
+    @property
+    def traceable(self) -> bool:
+        """The mined pairs are listed."""
+        return False
+
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """A hinge on each side of the boundary of the anchor, over the mined pairs only."""
         entry, sides = _mined_entries(self.mine(S, pairs), S)

@@ -67,6 +67,15 @@ class MarginSoftmax(ProxyLoss):
         """
         return S, None
 
+    def move_on(self, name: str, towards: Tensor, momentum: float) -> None:
+        """Move a running mean, the buffer ``name``, a little towards what a batch has."""
+        mean: Tensor = getattr(self, name)
+        towards = towards.to(mean.dtype)
+        if torch.compiler.is_compiling():  # the graph's backward pass may compute again from what was there
+            setattr(self, name, torch.lerp(mean, towards, momentum))
+        else:
+            mean.lerp_(towards, momentum)
+
     def own_logits(self, own: Tensor) -> Tensor:
         """Moved, and scaled."""
         return self.scale * with_derivative(*self.move(own.detach()), own)

@@ -58,6 +58,11 @@ class NPair(PairLoss):
         self.l2 = l2
         self.pairs = pairs
 
+    @property
+    def traceable(self) -> bool:
+        """Of all pairs; those of one pair per class are listed."""
+        return self.pairs == "all"
+
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """A softplus per anchor."""
         differences = log_sum_exp(S, pairs.negative) + log_sum_exp(-S, pairs.positive)

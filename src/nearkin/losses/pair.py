@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +32,7 @@ from nearkin.losses.similarity import (
     measure_by_autograd,
     similarities,
     through_similarities,
+    through_weights,
 )
 from nearkin.mining.base import as_float
 
@@ -64,21 +64,32 @@ class Pairs:
         self.embedding_dim = embedding_dim
         self.anchors = anchors
         self.weights = weights
+        # No cached_property: that of older Pythons holds a lock, which torch.compile cannot look into.
+        self._pairs: miners.Masks | None = None
+        self._masks: miners.Masks | None = None
         self._numbers: miners.Masks | None = None
 
-    @cached_property
+    @property
     def _found(self) -> miners.Masks:
-        return miners.Masks(*self._find())
+        if self._pairs is None:
+            self._pairs = miners.Masks(*self._find())
+        return self._pairs
 
-    @cached_property
+    @property
+    def _booleans(self) -> miners.Masks:
+        if self._masks is None:
+            self._masks = miners.Masks(*(found.to(torch.bool) for found in self._found))
+        return self._masks
+
+    @property
     def positive(self) -> Tensor:
         """The pairs that share a class, boolean ``(B, R)``."""
-        return self._found.positive.to(torch.bool)
+        return self._booleans.positive
 
-    @cached_property
+    @property
     def negative(self) -> Tensor:
         """The pairs that do not, boolean ``(B, R)``."""
-        return self._found.negative.to(torch.bool)
+        return self._booleans.negative
 
     def indicators(self, like: Tensor) -> miners.Masks:
         """Positive and negative pairs as ones and zeros of the dtype of ``like``; not to be overwritten."""
@@ -151,7 +162,6 @@ class PairLoss(Loss):
     """Whether the loss also looks at similarities between two references; with ``references=`` it then works
     on the ``(B + R, B + R)`` matrix of everything against everything."""
 
-    @runs_eagerly
     def forward(
         self,
         embeddings: Tensor,
@@ -187,11 +197,21 @@ class PairLoss(Loss):
                 embeddings, labels, references, reference_labels, weights, known_pairs=known_pairs
             )
             if reduction == "none" or weights is not None:
-                values = self._values(embeddings, compared, weights)
+                find = self._values
+                if torch.compiler.is_compiling() and not self.traceable:
+                    find = self._values_eagerly
+                values = find(embeddings, compared, weights)
                 return values if reduction == "none" else values.mean() if len(values) else values.sum()
             if compared is None:
                 return at_least_float32(embeddings).sum() * 0
+            if torch.compiler.is_compiling():
+                return self._in_graph(at_least_float32(embeddings), compared)
             return self._through(self.measure, at_least_float32(embeddings), compared)
+
+    @property
+    def traceable(self) -> bool:
+        """A loss that states its value as a function of S is; one that states weights only is not."""
+        return type(self).value is not PairLoss.value
 
     def use_metric(self, metric: str | Mapping[str, Any] | Metric) -> None:
         """Compare by another nearness than the cosine; for constructors that take ``metric=``."""
@@ -269,6 +289,29 @@ class PairLoss(Loss):
         extra = self.extra_values(embeddings, pairs)
         return value if extra is None else value + extra.mean()
 
+    def _in_graph(self, embeddings: Tensor, compared: Comparison) -> Tensor:
+        """The scalar as ``torch.compile`` sees it: by autograd alone, from S on or, where S decides, up to S.
+
+        A compiler fuses passes and finds the gradient itself; a node with a gradient of its own would only
+        be in its way.
+        """
+        left, right, pairs, _ = compared
+        S = similarities(left, right)
+        if self.traceable:
+            value = self.value(S, pairs)
+            value = value.sum() / pairs.anchors if value.dim() else value
+        else:
+            value = self._measured(S, pairs)
+        extra = self.extra_values(embeddings, pairs)
+        return value if extra is None else value + extra.mean()
+
+    @runs_eagerly
+    def _measured(self, S: Tensor, pairs: Pairs) -> Tensor:
+        """The scalar, differentiable in S by its weights."""
+        return through_weights(
+            lambda S, with_weights: self.measure(S, pairs, with_weights), S, self.own_parameters()
+        )
+
     def _values(self, embeddings: Tensor, compared: Comparison | None, weights: Tensor | None) -> Tensor:
         """One value for each sample ``(B,)``, by autograd alone."""
         rows = at_least_float32(embeddings)
@@ -287,6 +330,8 @@ class PairLoss(Loss):
             values = nothing.index_add(0, places, values) * (len(rows) / pairs.anchors)
         extra = self.extra_values(rows, pairs)
         return nothing + values if extra is None else values + weighted(extra, weights)
+
+    _values_eagerly = runs_eagerly(_values)
 
     def _compare(
         self,
@@ -406,6 +451,11 @@ class MinedPairLoss(PairLoss):
         if not callable(self.miner):
             raise ValueError(f"mining={mining!r} must be a miner's name or a miner")
 
+    @property
+    def traceable(self) -> bool:
+        """Where the miner is: one that gives masks by arithmetic alone."""
+        return super().traceable and bool(getattr(self.miner, "traceable", False))
+
     def build_miner(self, name: str) -> miners.Miner:
         """The miner that this loss means by ``name``."""
         return miners.build(name)
@@ -496,7 +546,7 @@ def _are_exact(labels: Tensor, dtype: torch.dtype) -> bool:
 
     Elsewhere nothing would be gained, and the question would have to wait for the device.
     """
-    if not labels.is_cpu or not labels.dtype.is_signed:
+    if torch.compiler.is_compiling() or not labels.is_cpu or not labels.dtype.is_signed:
         return False
     lowest, highest = torch.aminmax(labels)
     return bool(max(-lowest.item(), highest.item()) < 1 / torch.finfo(dtype).eps)

@@ -189,7 +189,12 @@ class ProxyLoss(Loss):
         """Where the proxies start: normal with deviation √(2/C), kaiming by fan-out."""
         return torch.randn(shape, generator=generator) * sqrt(2 / self.num_classes)
 
-    @runs_eagerly
+    @property
+    def traceable(self) -> bool:
+        """Where all classes are compared at once."""
+        sampled = self._sample < 1 and self.training
+        return not sampled and self.tile is None and self._owned is None
+
     def forward(
         self,
         embeddings: Tensor,
@@ -217,6 +222,23 @@ class ProxyLoss(Loss):
         reduction = self.reduction if reduction is None else reduction
         require_one_of(REDUCTIONS, reduction=reduction)
         self._check_shapes(embeddings, labels, weights)
+        given = (weights, reduction, references, reference_labels, reference_weight)
+        traced = references is None and self.traceable and self._fits(embeddings)
+        if torch.compiler.is_compiling() and not traced:
+            return self._find_eagerly(embeddings, labels, *given)
+        return self._find(embeddings, labels, *given)
+
+    def _find(  # noqa: PLR0917  (forward's keywords)
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        reduction: str,
+        references: Tensor | None,
+        reference_labels: Tensor | None,
+        reference_weight: float,
+    ) -> Tensor:
+        """The loss of a batch whose shapes were checked."""
         with full_precision(embeddings):
             rows = at_least_float32(embeddings)
             if references is None or reference_labels is None:
@@ -251,15 +273,23 @@ class ProxyLoss(Loss):
         classes = labels.long()
         proxies, labels = self._compared(classes)
         proxies = proxies.to(rows.dtype)
-        if reduction == "mean" and weights is None:
-            value = self._in_tiles(samples, proxies, classes, labels)
-            value = self._through(samples, proxies, labels) if value is None else value
+        if reduction == "mean" and weights is None and torch.compiler.is_compiling():
+            value = self.value(similarities(*self._sides(samples, proxies, labels)), labels).mean()
+        elif reduction == "mean" and weights is None:
+            tiled = self._in_tiles(samples, proxies, classes, labels)
+            value = self._through(samples, proxies, labels) if tiled is None else tiled
         else:
             self._refuse_slices()
             value = self._values(samples, proxies, labels, weights)
             value = value if reduction == "none" else value.mean()
         extra = self._whole_extra_term(proxies)
         return value if extra is None else value + extra
+
+    _find_eagerly = runs_eagerly(_find)
+
+    def _fits(self, embeddings: Tensor) -> bool:
+        """Whether a batch is compared with all proxies at once, if nothing else was asked for."""
+        return len(embeddings) * self.proxies.shape[:-1].numel() <= MOST_AT_ONCE
 
     def _compared(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The proxies of the classes that a batch is compared with, and the labels' places among them."""

@@ -114,6 +114,11 @@ class RankingLoss(PairLoss):
         """How far a negative stands before this positive; −∞ stands for none, and must give 0."""
         return sigmoid_step_(differences, self.temperature, with_slopes)
 
+    @property
+    def traceable(self) -> bool:
+        """Ranks are found for some queries at a time, those with as many positives together."""
+        return False
+
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """One value for each query, differentiable by its row of weights."""
         values: Tensor = _OfRows.apply(self, S, pairs.positive, pairs.negative)  # type: ignore[no-untyped-call]

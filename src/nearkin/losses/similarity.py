@@ -123,6 +123,14 @@ def through_similarities(
     return measure(similarities(left, right), False).value
 
 
+def through_weights(measure: Measure, S: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
+    """The value of ``measure`` on similarities that are part of autograd's graph, by its weights ∂L/∂S."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (S, *parameters)):
+        value: Tensor = _ThroughWeights.apply(measure, S, *parameters)  # type: ignore[no-untyped-call]
+        return value
+    return measure(S, False).value
+
+
 def measure_by_autograd(
     value: Callable[[Tensor], Tensor], S: Tensor, parameters: Sequence[Tensor], with_weights: bool
 ) -> Measured:
@@ -198,6 +206,21 @@ class _ThroughSimilarities(torch.autograd.Function):
                 None if rows is None else rows.mul_(gradient) for rows in (to_left, to_right)
             )
         return None, to_left, None, to_right, None, *(gradient * part for part in own)
+
+
+class _ThroughWeights(torch.autograd.Function):
+    """The gradient of S is the weights."""
+
+    @staticmethod
+    def forward(ctx: Any, measure: Measure, S: Tensor, *parameters: Tensor) -> Tensor:
+        value, weights, parameter_gradients = measure(S, True)
+        ctx.save_for_backward(weights, *parameter_gradients)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        return None, *(gradient * part for part in ctx.saved_tensors)
 
 
 def _ordinary(rows: Tensor) -> Tensor:

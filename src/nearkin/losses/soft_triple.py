@@ -17,8 +17,8 @@ from nearkin.losses.similarity import (
     Measured,
     Side,
     lengths,
-    measure_by_autograd,
     normalise,
+    similarities,
     through_similarities,
 )
 from nearkin.losses.softmax import cross_entropy_
@@ -156,7 +156,10 @@ class SoftTriple(ProxyLoss):
         """τ times the mean distance of the centres of a class."""
         if self.proxies_per_class == 1 or self.tau == 0 or self.log_copies is not None:
             return None
-        return self.tau * through_similarities(_mean_distance, Side(proxies, lengths(proxies)))
+        centres = Side(proxies, lengths(proxies))
+        if torch.compiler.is_compiling():
+            return self.tau * _mean_distance(similarities(centres), False).value
+        return self.tau * through_similarities(_mean_distance, centres)
 
     @torch.no_grad()
     def merged_into(self, *, degrees: float = 1.0) -> Tensor:
@@ -254,14 +257,16 @@ class SoftTriple(ProxyLoss):
 
 
 def _mean_distance(S: Tensor, with_weights: bool) -> Measured:
-    """``Σ_c Σ_{s<t} √(2 + 1e−5 − 2 S_st) / (C·K·(K − 1))`` of similarities ``(C, K, K)``."""
+    """``Σ_c Σ_{s<t} √(2 + 1e−5 − 2 S_st) / (C·K·(K − 1))`` of similarities ``(C, K, K)``.
+
+    Each pair is counted in both orders, and half.
+    """
     C, K, _ = S.shape
-    first, second = torch.triu_indices(K, K, offset=1, device=S.device)
-
-    def value(S: Tensor) -> Tensor:
-        return (2 + 1e-5 - 2 * S[:, first, second]).sqrt().sum() / (C * K * (K - 1))
-
-    return measure_by_autograd(value, S, (), with_weights)
+    half = 1 / (2 * C * K * (K - 1))
+    counts = torch.full((K, K), half, dtype=S.dtype, device=S.device).fill_diagonal_(0)
+    D = torch.rsub(S, 2 + 1e-5, alpha=2).sqrt()
+    value = (D * counts).sum()
+    return Measured(value, D.reciprocal_().mul_(-counts)) if with_weights else Measured(value)
 
 
 def uniform_proxies(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

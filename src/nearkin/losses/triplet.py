@@ -85,6 +85,11 @@ class Triplet(MinedPairLoss):
         self.smooth = smooth
         self.among_references = self.among_references or swap
 
+    @property
+    def traceable(self) -> bool:
+        """Triplets are listed: as many as there are."""
+        return False
+
     def value(self, S: Tensor, pairs: Pairs) -> Tensor:
         """The mean over active triplets."""
         mined, near = self.mine(S, pairs), self.geometry.nearness(S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -20,6 +20,8 @@ class All:
     >>> All()(torch.zeros(2, 2), same, ~same).positive is same
     True
     """
+
+    traceable: ClassVar[bool] = True
 
     def __call__(self, similarities: Tensor, positive: Tensor, negative: Tensor, **_: Any) -> Masks:
         """The masks as they are."""

@@ -33,6 +33,9 @@ Mined: TypeAlias = Masks | Triplets
 class Miner(Protocol):
     """Anything that can be called like this is a miner; it must not modify what it is given.
 
+    One that gives masks by arithmetic alone, so that ``torch.compile`` can look into it, says so by an
+    attribute ``traceable = True``.
+
     Args:
         similarities: ``(B, R)``, larger is nearer.
         positive: ``(B, R)`` boolean, the pairs that share a class (never a sample with itself).

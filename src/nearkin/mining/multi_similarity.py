@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class MultiSimilarity:
     """
 
     epsilon: float = 0.1
+    traceable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:

@@ -155,6 +155,7 @@ def training_settings(recipe: Recipe) -> TrainingSettings:
         recall_at=recipe.evaluation.recall_at,
         select=recipe.evaluation.select or "recall",
         false_accept_rate=recipe.evaluation.false_accept_rate,
+        sharded=bool(recipe.loss.sharded),
         sizes=next(
             (tuple(one.keywords["sizes"]) for one in recipe.loss.modifiers if one.name == "matryoshka"), ()
         ),

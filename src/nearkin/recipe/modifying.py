@@ -88,6 +88,8 @@ def modified(name: str, loss: Loss, keywords: Mapping[str, Any], setting: Settin
     if setting is None:
         example = {"num_classes": 2, "num_features": 2}
         given: dict[str, Any] = {key: value for key, value in example.items() if key in known}
+        if "embedding_dim" in known and known["embedding_dim"].default is inspect.Parameter.empty:
+            given["embedding_dim"] = 2
         if {"samples", "observer"} & set(known):  # nothing can be said without the data
             return loss
     else:

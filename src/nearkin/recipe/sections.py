@@ -200,6 +200,8 @@ class LossRecipe(Choice):
         tile: For a loss with proxies, classes that are compared at a time; by default all, where they fit.
         storage: In which precision proxies are kept: ``float32`` (the default), ``bfloat16`` or ``float16``.
         memory_map: A folder for a file that proxies are kept in, mapped into memory; in memory by default.
+        sharded: Whether, under ``torchrun``, each process keeps the proxies of its own share of the classes;
+            by default every process has all. In one process it changes nothing.
     """
 
     name: str = "proxy_anchor"
@@ -209,6 +211,7 @@ class LossRecipe(Choice):
     tile: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     storage: Literal["float32", "bfloat16", "float16"] | None = None
     memory_map: Word | None = None
+    sharded: bool | None = None
 
     registry = loss_registry
     given_elsewhere = frozenset({"num_classes", "embedding_dim", "generator", "embeddings", "labels"})
@@ -253,9 +256,22 @@ class LossRecipe(Choice):
                 storage=self.storage,
                 **self.keywords,
             )
+        if self.sharded:
+            self._check_division(example)
         for modifier in self.modifiers:
             example = None if example is None else modifier.around(example)
         return self
+
+    def _check_division(self, example: losses.Loss | None) -> None:
+        """Say what cannot be divided among processes, before there are any."""
+        if self.modifiers:
+            raise ValueError(
+                f"sharded=true: [loss.{self.modifiers[0].name}] needs all classes in each process"
+            )
+        if isinstance(example, losses.ProxyLoss):
+            example.shard(0, 1)
+        elif example is not None:
+            raise ValueError(f"sharded=true: loss {self.name!r} has no proxies, which sharded is about")
 
 
 def _modifier(name: str, table: Mapping[str, Any]) -> ModifierRecipe:

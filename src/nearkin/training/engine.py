@@ -35,6 +35,7 @@ from nearkin.networks.embedder import Embedder
 from nearkin.networks.lora import add_lora, merge_lora
 from nearkin.observer import Observer
 from nearkin.training.averaging import WeightAverage
+from nearkin.training.class_slices import ClassSlices
 from nearkin.training.distributed import Processes, build_accelerator
 from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
 from nearkin.training.optimizers import refuse_forgotten_parameters, refuse_sampled_classes
@@ -150,6 +151,7 @@ class _Training:
         self.validation = validation
         generator = torch.Generator().manual_seed(task.seed)
         loss = task.loss(samples, embedder.network.embedding_dim, generator, observer)
+        self.slices = ClassSlices(loss, self.processes, divided=self.settings.sharded)
         self.asks_for_ids, asks_for_features = loss.asks("ids"), loss.asks("features")
         self.asks_for_clusters = loss.asks("clusters")
         self.sampler = task.sampler(
@@ -213,7 +215,7 @@ class _Training:
             self._score_epoch(seconds=0.0)
         else:
             self._restore(checkpoint)
-        self.processes.copy_from_first([*self.network.state_dict().values(), *self.loss.parameters()])
+        self.processes.copy_from_first([*self.network.state_dict().values(), *self.slices.common(self.loss)])
         self.run.write_metrics(self.rows)
         self.watchdogs.begin(self.sampler, self.network)
         self.observer.begin(
@@ -307,7 +309,7 @@ class _Training:
 
     def _move_weights(self) -> None:
         self.processes.sum_gradients(self.network.parameters())
-        self.processes.average_gradients(self.loss.parameters())
+        self.processes.average_gradients(self.slices.common(self.loss))
         if self.settings.clip is not None:
             self.accelerator.clip_grad_norm_(self.network.parameters(), self.settings.clip)
         if self.settings.clip_value is not None:
@@ -439,13 +441,13 @@ class _Training:
         tensors = {
             "random_state": self.processes.random_states(),
             "network": self.accelerator.unwrap_model(self.network).state_dict(),
-            "loss": self.accelerator.unwrap_model(self.loss).state_dict(),
+            "loss": self.slices.collect_loss(self.accelerator.unwrap_model(self.loss).state_dict()),
             "best": self.best_weights,
             "average": {} if self.average is None else self.average.tensors(),
             "teacher": {} if self.teacher is None else self.teacher.tensors(),
             "sampler": self.sampler.tensors(),
-            "watchdogs": self.watchdogs.tensors(),
-            "optimizer": moments,
+            "watchdogs": self.slices.collect_watched(self.watchdogs.tensors()),
+            "optimizer": self.slices.collect_moments(self.optimizer, moments),
             "sum": {"loss": self.loss_sum},
         }
         state = {
@@ -468,15 +470,16 @@ class _Training:
         refuse_other_samples(state["data"], self.contents)
         self.processes.set_random_states(tensors["random_state"])
         self.accelerator.unwrap_model(self.network).load_state_dict(tensors["network"])
-        self.accelerator.unwrap_model(self.loss).load_state_dict(tensors["loss"])
+        self.accelerator.unwrap_model(self.loss).load_state_dict(self.slices.own_loss(tensors["loss"]))
         self.best_weights = tensors["best"]
         if self.average is not None:
             self.average.load_tensors(tensors["average"])
         if self.teacher is not None:
             self.teacher.load_tensors(tensors["teacher"])
         self.sampler.load_tensors(tensors["sampler"])
-        self.watchdogs.load(state["watchdogs"], tensors["watchdogs"])
-        load_optimizer_state(self.optimizer, tensors["optimizer"], state["optimizer"])
+        self.watchdogs.load(state["watchdogs"], self.slices.own_watched(tensors["watchdogs"]))
+        own_moments = self.slices.own_moments(self.optimizer, tensors["optimizer"])
+        load_optimizer_state(self.optimizer, own_moments, state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])

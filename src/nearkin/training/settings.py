@@ -32,6 +32,7 @@ class TrainingSettings:
         select: What the epoch is selected by: the first Recall@k (of equals, MAP@R), or MAP@R.
         false_accept_rate: For which the threshold is chosen at the end, on the validation classes.
         keep_epochs: Keep the network of every epoch apart, for an audit after the selection.
+        sharded: Let each of several processes own a slice of the classes of a loss with proxies.
         sizes: Beginnings of the embeddings that are tested by themselves as well, where they were trained so.
     """
 
@@ -52,6 +53,7 @@ class TrainingSettings:
     select: Selection = "recall"
     false_accept_rate: float = 0.01
     keep_epochs: bool = False
+    sharded: bool = False
     sizes: tuple[int, ...] = ()
 
     @property

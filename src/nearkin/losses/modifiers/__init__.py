@@ -18,6 +18,7 @@ from nearkin.losses.modifiers.base import (
     teacher_decay,
     unregister,
 )
+from nearkin.losses.modifiers.center import Center
 from nearkin.losses.modifiers.distil import Distil
 from nearkin.losses.modifiers.language import LanguageGuidance
 from nearkin.losses.modifiers.matryoshka import Matryoshka
@@ -25,9 +26,11 @@ from nearkin.losses.modifiers.memory import CrossBatchMemory
 from nearkin.losses.modifiers.mixup import MixedExamples, Mixup
 from nearkin.losses.modifiers.s2sd import S2SD
 from nearkin.losses.modifiers.unlabelled import NoLabels, OfClusters, WithUnlabelled
+from nearkin.losses.modifiers.vicreg import VICReg
 
 __all__ = [
     "S2SD",
+    "Center",
     "CrossBatchMemory",
     "Distil",
     "LanguageGuidance",
@@ -37,6 +40,7 @@ __all__ = [
     "Modifier",
     "NoLabels",
     "OfClusters",
+    "VICReg",
     "WithUnlabelled",
     "base_of",
     "build",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from nearkin.losses.base import Loss, check_embeddings, require_count, require_non_negative, runs_eagerly
+from nearkin.losses.base import Loss, check_embeddings, require_count, require_non_negative
 from nearkin.losses.modifiers.base import Modifier, register, resized
 from nearkin.losses.modifiers.memory import CrossBatchMemory
 from nearkin.losses.wrapping import LossFunction
@@ -81,7 +81,11 @@ class Matryoshka(Modifier):
         if embedding_dim is not None:
             self._check_sizes(embedding_dim)
 
-    @runs_eagerly
+    @property
+    def traceable(self) -> bool:
+        """As the inner loss is."""
+        return self.loss.traceable
+
     def forward(self, embeddings: Tensor, labels: Tensor, **keywords: Any) -> Tensor:
         """The weighted sum over the sizes, a scalar or one value per sample.
 
