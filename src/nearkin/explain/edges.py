@@ -177,8 +177,9 @@ def _halfway(means: Tensor) -> Tensor:
     drawn = torch.randn(means.shape, generator=torch.Generator().manual_seed(1)).to(means)
     directions = normalize(means, dim=1)
     aside = normalize(drawn - (drawn * directions).sum(dim=1, keepdim=True) * directions, dim=1)
-    turned = _PROGRESS * directions + (1 - _PROGRESS**2) ** 0.5 * aside
-    return turned * means.norm(dim=1, keepdim=True)
+    turned: Tensor = _PROGRESS * directions + (1 - _PROGRESS**2) ** 0.5 * aside
+    lengths: Tensor = means.norm(dim=1, keepdim=True)
+    return turned * lengths
 
 
 def _gradients(loss: Loss, rows: Tensor, labels: Tensor) -> Tensor:
@@ -304,7 +305,8 @@ def places_of(nodes: Tensor) -> Tensor:
             break
         flat = flat + (0.5 * missing / distance).unsqueeze(2).mul(gap).sum(dim=1)
         flat = flat.clamp(-1, 1)
-    return flat.float()
+    spread: Tensor = flat.float()
+    return spread
 
 
 def _legend(figure: Figure, batch: Batch, proxies: bool) -> None:

@@ -96,7 +96,7 @@ class MilvusStore:
             self._about = self._read_about()
             self._server.patient = True
             for collection in (self._notes, self._items):
-                self._server.call(lambda client, one=collection: _make_ready(client, one, self._about))
+                self._server.call(lambda client, one=collection: _make_ready(client, one, self._about))  # type: ignore[misc]
             self.count()  # from here on, searches see what is there now
         except BaseException:
             self.close()
@@ -159,7 +159,7 @@ class MilvusStore:
     def drop(self) -> None:
         """Remove the index from the server, for good, and close the store."""
         for collection in (self._items, self._notes):
-            self._server.call(lambda client, one=collection: client.drop_collection(one, timeout=_TIMEOUT))
+            self._server.call(lambda client, one=collection: client.drop_collection(one, timeout=_TIMEOUT))  # type: ignore[misc]
         self.close()
 
     @property
@@ -235,7 +235,7 @@ class MilvusStore:
         piece = max(_PIECE // size, 1)
         for start in range(0, len(rows), piece):
             some = list(rows[start : start + piece])
-            self._server.call(lambda client, some=some: client.upsert(self._items, some, timeout=_TIMEOUT))
+            self._server.call(lambda client, some=some: client.upsert(self._items, some, timeout=_TIMEOUT))  # type: ignore[misc]
         if rows:
             self._count_up()
 
@@ -279,7 +279,7 @@ class MilvusStore:
         for some in _batches(keys, _AT_A_TIME):
             expression = one_of("key", some)
             self._server.call(
-                lambda client, which=expression: client.delete(self._items, filter=which, timeout=_TIMEOUT)
+                lambda client, which=expression: client.delete(self._items, filter=which, timeout=_TIMEOUT)  # type: ignore[misc]
             )
         if keys:
             self._count_up()
@@ -611,7 +611,7 @@ def _item(row: Row) -> Item:
 
 def _values(row: Row) -> dict[str, Any]:
     """What comparisons of texts look at."""
-    own = {key: row[key] for key in ("name", "content") if key in row}
+    own: dict[str, Any] = {key: row[key] for key in ("name", "content") if key in row}
     own |= {"label": row["label"]} if row["labelled"] and "label" in row else {}
     own |= {"path": row["path"]} if row.get("path") else {}
     return {**json.loads(row["metadata"]), **own}

@@ -148,7 +148,12 @@ def package(module: str) -> ModuleType:
 
 def _connect(psycopg: ModuleType, address: Address) -> Any:
     own = {key: value for key, value in address.options.items() if key != "patience"}
-    told = {"host": address.host, "port": address.port, "user": address.user, "dbname": address.database}
+    told: dict[str, Any] = {
+        "host": address.host,
+        "port": address.port,
+        "user": address.user,
+        "dbname": address.database,
+    }
     # What is not told comes from the environment, as libpq has it. A host that no longer answers is noticed.
     told = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3} | {
         key: value for key, value in told.items() if value

@@ -162,7 +162,8 @@ def mutual_clusters(units: Tensor, neighbours: int) -> Tensor:
         before = parts
         parts = parts.scatter_reduce(0, rows, parts[others], "amin")
         parts = parts[parts]
-    return parts.unique(return_inverse=True)[1]
+    numbered: Tensor = parts.unique(return_inverse=True)[1]
+    return numbered
 
 
 def _means(units: Tensor, clusters: Tensor, count: int) -> Tensor:
