@@ -274,7 +274,9 @@ PROXY_CASES = [
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.4])
-@pytest.mark.parametrize(("name", "keywords", "oracle"), PROXY_CASES, ids=lambda part: str(part)[:30])
+@pytest.mark.parametrize(
+    ("name", "keywords", "oracle"), PROXY_CASES, ids=lambda part: getattr(part, "__name__", str(part))
+)
 def test_what_is_remembered_joins_the_samples_of_each_class(name, keywords, oracle, weight):
     """Plain loops over the batch and the memory, whose embeddings are constants."""
     loss = losses.build(name, num_classes=3, embedding_dim=DIM, **keywords).double()
