@@ -168,6 +168,7 @@ HONEST = {
     "cross_validation": {"name": "cross_validation", "folds": 2},
     "one fold": {"name": "cross_validation", "folds": 3, "fold": 1},
     "closed_set": {"name": "closed_set"},
+    "retrained": {"name": "retrained"},
     "unsupervised": {"name": "unsupervised"},
     "semi_supervised": {"name": "semi_supervised", "labelled_classes": 0.5},
     "noisy_labels": {"name": "noisy_labels", "share": 0.3, "noise": "nearest"},

@@ -174,7 +174,7 @@ def fitted_to(
     else:
         choices = choices_for_images(recipe, data_set) | choice_for_few_classes(recipe, data_set)
     fitted = _with(recipe, choices)
-    data_set = arranged(fitted, data_set)
+    data_set = _arranged_anew(recipe, fitted, data_set)
     protocol: Protocol = _built(fitted, "protocol", ProtocolRecipe, Protocol)
     if not remembered:
         budget = choices_for_minutes(recipe, fitted, data_set, protocol, observer or Observer())
@@ -200,10 +200,15 @@ def fit_to_minutes(
     """
     choices = choices_for_images(recipe, data_set) | choice_for_few_classes(recipe, data_set)
     fitted = _with(recipe, choices)
-    data_set = arranged(fitted, data_set)
+    data_set = _arranged_anew(recipe, fitted, data_set)
     protocol: Protocol = _built(fitted, "protocol", ProtocolRecipe, Protocol)
     found = fitting_minutes(recipe, fitted, data_set, protocol, minutes=minutes, observer=observer, runs=runs)
     return found, fitted.training.epochs
+
+
+def _arranged_anew(said: Recipe, fitted: Recipe, data_set: DataSet) -> DataSet:
+    """A data set that is open, in the splits of a protocol that was chosen after it was opened."""
+    return data_set if fitted.protocol == said.protocol else arranged(fitted, data_set)
 
 
 def _with(recipe: Recipe, choices: Mapping[str, tuple[Any, str]]) -> Recipe:
