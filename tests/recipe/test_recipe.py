@@ -80,9 +80,9 @@ def test_an_unreadable_file_is_named(text, message, tmp_path):
     assert "r.toml" in str(caught.value)
 
 
-def test_a_loss_without_references_takes_no_memory():
-    with pytest.raises(RecipeError, match="cannot use a memory"):
-        Recipe.parse({"loss": {"name": "proxy_anchor", "memory": {"size": 10}}})
+def test_losses_over_proxies_take_a_memory_too_and_its_mistakes_are_named():
+    recipe = Recipe.parse({"loss": {"name": "proxy_anchor", "memory": {"size": 10}}})
+    assert recipe.loss.modifiers[0].keywords["size"] == 10
     with pytest.raises(
         RecipeError, match=r"\[loss\.memory\] modifier 'memory' has no keyword 'sizes': did you mean size\?"
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -177,9 +177,8 @@ def _halfway(means: Tensor) -> Tensor:
     drawn = torch.randn(means.shape, generator=torch.Generator().manual_seed(1)).to(means)
     directions = normalize(means, dim=1)
     aside = normalize(drawn - (drawn * directions).sum(dim=1, keepdim=True) * directions, dim=1)
-    turned: Tensor = _PROGRESS * directions + (1 - _PROGRESS**2) ** 0.5 * aside
-    lengths: Tensor = means.norm(dim=1, keepdim=True)
-    return turned * lengths
+    turned: Tensor = _PROGRESS * directions + sqrt(1 - _PROGRESS**2) * aside
+    return turned * torch.linalg.vector_norm(means, dim=1, keepdim=True)
 
 
 def _gradients(loss: Loss, rows: Tensor, labels: Tensor) -> Tensor:
@@ -305,8 +304,8 @@ def places_of(nodes: Tensor) -> Tensor:
             break
         flat = flat + (0.5 * missing / distance).unsqueeze(2).mul(gap).sum(dim=1)
         flat = flat.clamp(-1, 1)
-    spread: Tensor = flat.float()
-    return spread
+    places: Tensor = flat.float()
+    return places
 
 
 def _legend(figure: Figure, batch: Batch, proxies: bool) -> None:

@@ -99,8 +99,7 @@ def _triplets(corner: Array, rng: np.random.Generator, count: int = 2000) -> Arr
     anchor, other, beside = rng.integers(len(corner), size=(3, 20 * count))
     opposite = (corner[anchor] // 2 == corner[other] // 2) & (corner[anchor] != corner[other])
     kept = opposite & (corner[anchor] // 2 != corner[beside] // 2)
-    triplets: Array = np.stack([anchor, other, beside], axis=1)[kept][:count]
-    return triplets
+    return np.asarray(np.stack([anchor, other, beside], axis=1)[kept][:count])
 
 
 def _flat(rows: Array) -> Array:
