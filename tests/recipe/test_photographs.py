@@ -86,7 +86,7 @@ def test_photographs_get_a_pretrained_network_behind_a_cached_trunk(tmp_path, at
         "network.freeze_batch_norm": True,
         "network.pca_head": True,
         "network.cached_trunk": "blocks.4",
-        "optimizer.lr": 1e-4,
+        "optimizer.lr": 2e-4,
         "loss.lr": 1e-2,
         "sampler.batch_size": 120,
         "training.epochs": 40,

@@ -59,7 +59,8 @@ def lengths_of(codes: Codes) -> NDArray[np.float32]:
     [5.0, 1.0]
     """
     squares = np.einsum("nd,nd->n", codes, codes, dtype=np.int32)
-    return np.sqrt(np.maximum(squares, 1), dtype=np.float32)
+    lengths: NDArray[np.float32] = np.sqrt(np.maximum(squares, 1), dtype=np.float32)
+    return lengths
 
 
 def search_float32(matrix: Matrix, queries: Tensor, k: int, *, allowed: Rows | None, blocked: Rows) -> Found:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from nearkin.data import SampleSet
 from nearkin.data.nested import move
@@ -28,7 +29,7 @@ from nearkin.losses.modifiers import teacher_decay
 from nearkin.losses.modifiers.base import base_of
 from nearkin.model import describe
 from nearkin.networks import initialise_head_with_pca
-from nearkin.networks.base import WithFeatures
+from nearkin.networks.base import Network, WithFeatures
 from nearkin.networks.blocks import by_block
 from nearkin.networks.embedder import Embedder
 from nearkin.networks.lora import add_lora, merge_lora
@@ -163,19 +164,7 @@ class _Training:
         if self.settings.lora is not None:
             add_lora(trained_part, self.settings.lora, seed=task.seed)
         refuse_trained_batch_norm(trained_part, self.settings.chunk)
-        groups = [
-            *by_block(
-                trained_part.param_groups(task.rates.network, task.rates.head),
-                trained_part.backbone,
-                task.rates.decay,
-            ),
-            *_loss_groups(loss, task.rates),
-        ]
-        if not groups:
-            raise ValueError("nothing can be trained: neither the network nor the loss has free parameters")
-        optimizer = task.optimizer(groups)
-        refuse_forgotten_parameters(optimizer, network=trained_part, loss=loss)
-        refuse_sampled_classes(optimizer, loss)
+        optimizer = _optimizer(task, trained_part, loss)
         self.backbone_parameters = [p for p in trained_part.backbone.parameters() if p.requires_grad]
         # The processes meet in this loop, not in a wrapper: see nearkin.training.distributed.
         self.network, self.loss = (
@@ -495,6 +484,22 @@ class _Training:
         self.epoch, self.batch, self.best, self.rows = (
             state[key] for key in ("epoch", "batch", "best", "rows")
         )
+
+
+def _optimizer(task: Task, network: Network, loss: Loss) -> Optimizer:
+    """The task's optimiser over all that can be trained, which must be something."""
+    groups = [
+        *by_block(
+            network.param_groups(task.rates.network, task.rates.head), network.backbone, task.rates.decay
+        ),
+        *_loss_groups(loss, task.rates),
+    ]
+    if not groups:
+        raise ValueError("nothing can be trained: neither the network nor the loss has free parameters")
+    optimizer = task.optimizer(groups)
+    refuse_forgotten_parameters(optimizer, network=network, loss=loss)
+    refuse_sampled_classes(optimizer, loss)
+    return optimizer
 
 
 def _loss_groups(loss: Loss, rates: LearningRates) -> list[dict[str, Any]]:
