@@ -7,18 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearkin.data import DataSet
 from nearkin.data.per_sample import as_transform
 from nearkin.display import observer_for
 from nearkin.evaluation.reranking import checked_rerankings
 from nearkin.model import Model, is_model
 from nearkin.observer import Observer
-from nearkin.protocols import Examination, examine, execute, train_final
-from nearkin.recipe import Recipe, open_data
+from nearkin.protocols import Examination, examine
+from nearkin.recipe.carrying_out import carry_out, refuse_other_data
 from nearkin.recipe.naming import default_output
 from nearkin.recipe.objects import recipe_of
 from nearkin.recipe.reopening import data_of, networks_of
-from nearkin.training import Description, Run, RunError
+from nearkin.training import Run
 
 if TYPE_CHECKING:
     from nearkin.tournament.standings import Standings
@@ -62,35 +61,7 @@ def train(
     True
     """
     recipe = recipe_of(data, network=network, loss=loss, **settings)
-    return train_recipe(recipe, output=output, final=final, progress=progress)
-
-
-def train_recipe(
-    recipe: Recipe, *, output: Path_ | None = None, final: bool = False, progress: bool | Observer = True
-) -> Run:
-    """Carry out a recipe: what :func:`train` and ``nearkin train`` do."""
-    observer = observer_for(progress)
-    path = Path(output or default_output(recipe))
-    if (path / "result.json").exists():
-        done = Run.open(path, _description(recipe))
-        if done.finished and not final:
-            if "data" in recipe.objects:  # which has no name that would tell it from others
-                _refuse_other_data(done, open_data(recipe, observer))
-            observer.note(f"{path} is finished: its result is read, and nothing is trained again")
-            return done
-    begun = Run.open(path, _description(recipe))  # says at once where the directory holds something else
-    try:
-        task = recipe.build(observer, remembered=begun.chosen_before())
-        run = execute(task, Run.open(path, task.description), observer)
-        if final:
-            train_final(task, run, observer)
-        return run
-    finally:
-        observer.end()
-
-
-def _description(recipe: Recipe) -> Description:
-    return Description(recipe.to_toml(), recipe.complete())
+    return carry_out(recipe, output=output, final=final, progress=progress)
 
 
 def load(
@@ -162,21 +133,10 @@ def evaluate(
     try:
         data_set = data_of(finished, data, observer)
         embedders = networks_of(finished, network=network, transform=_transform_of(transform, collate))
-        _refuse_other_data(finished, data_set)
+        refuse_other_data(finished, data_set)
         return examine(finished, embedders, data_set, observer, rerank=rerank)
     finally:
         observer.end()
-
-
-def _refuse_other_data(run: Run, data: DataSet) -> None:
-    tested = None if run.result.data is None else run.result.data.test
-    if tested is None or not tested.fingerprint or data.test is None:
-        return
-    if data.test.fingerprint() != tested.fingerprint:
-        raise RunError(
-            f"the test samples are not those that {run.path} was tested on: a file or a label has changed, "
-            "or it is another data set"
-        )
 
 
 def tune(

@@ -55,7 +55,7 @@ def test_little_memory_is_one_line(nearkin, tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr("nearkin.api.train_recipe", full)
+    monkeypatch.setattr("nearkin.recipe.carrying_out.carry_out", full)
     code, _, err = nearkin("train", "-o", tmp_path / "run")
     assert code == 2
     assert err.startswith("nearkin: there is not enough memory: try training.chunk")
@@ -68,7 +68,7 @@ def test_an_error_of_a_process_that_reads_samples_is_its_last_line(nearkin, tmp_
     def broken(*_: object, **__: object) -> None:
         raise ValueError(f"{told}ValueError: image a.png is too small\n")
 
-    monkeypatch.setattr("nearkin.api.train_recipe", broken)
+    monkeypatch.setattr("nearkin.recipe.carrying_out.carry_out", broken)
     assert nearkin("train")[2] == "nearkin: ValueError: image a.png is too small\n"
 
 
@@ -76,7 +76,7 @@ def test_a_fault_of_ours_shows_where(nearkin, monkeypatch):
     def faulty(*_: object, **__: object) -> None:
         raise TypeError("unsupported operand")
 
-    monkeypatch.setattr("nearkin.api.train_recipe", faulty)
+    monkeypatch.setattr("nearkin.recipe.carrying_out.carry_out", faulty)
     with pytest.raises(TypeError):
         nearkin("train")
 

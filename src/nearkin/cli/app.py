@@ -143,8 +143,8 @@ def train(
     ] = False,
 ) -> None:
     """Train an embedding, or go on with a run that was stopped: the same command does both."""
-    from nearkin.api import train_recipe
     from nearkin.display import observer_for
+    from nearkin.recipe.carrying_out import carry_out
     from nearkin.training.distributed import leave_other_processes
 
     more = {"network.weights": weights, "data.skip_bad": skip_bad or None, "training.minutes": minutes}
@@ -154,7 +154,7 @@ def train(
         return
     display = observer_for(True)
     try:
-        run = train_recipe(chosen, output=output, final=final, progress=display)
+        run = carry_out(chosen, output=output, final=final, progress=display)
         leave_other_processes()
         if not run.writes:  # one of several processes, and not the one that talks
             return

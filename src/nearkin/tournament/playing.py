@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from nearkin.benchmark.progress import Board, BoardObserver
 from nearkin.benchmark.watching import BoardDisplay
 from nearkin.display import observer_for
 from nearkin.observer import Observer
-from nearkin.recipe import Recipe, read_toml
+from nearkin.recipe import read_toml
 from nearkin.recipe.choices import PYTHON
 from nearkin.recipe.object_names import importable_name, named_instance
 from nearkin.recipe.objects import recipe_of
@@ -179,7 +179,11 @@ def plan_for(
         file = plans.packaged_plans().get(os.fspath(data), Path(data))
         values = {"name": file.stem, **read_toml(file, kind="plan")}
     else:
-        values = _values_for(recipe_of(data), data)
+        recipe = recipe_of(data)
+        _refuse_python(recipe.objects)
+        samples = recipe.resolved().data
+        name = Path(data).stem if isinstance(data, str | os.PathLike) else str(samples.name)
+        values = {"name": _name_for(name, samples.root), "recipe": recipe.said}
     said = _said(settings)
     values = {**values, "recipe": merged(values.get("recipe", {}), said)}
     if losses is not None or "losses" not in values:
@@ -217,7 +221,7 @@ def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
     own = dict(settings)
     table = own.pop("data", {})
     recipe = recipe_of(None, **own)
-    _refuse_python(recipe)
+    _refuse_python(recipe.objects)
     return merged(recipe.said, {"data": {"name": table} if isinstance(table, str) else table})
 
 
@@ -228,20 +232,17 @@ def _names(said: Mapping[str, Any], axis: str) -> bool:
     return isinstance(section, str) or key in section or (key == "name" and "object" in section)
 
 
-def _values_for(recipe: Recipe, data: Any) -> dict[str, Any]:
-    _refuse_python(recipe)
-    settings = recipe.resolved().data
-    name = settings.name
-    if isinstance(data, str | os.PathLike):
-        name = Path(data).stem
-    if settings.root is not None:  # another folder of this name is another tournament
-        place = str(Path(settings.root).resolve())
+def _name_for(name: str, root: str | None) -> str:
+    """The name of a tournament on a data set; another folder of this name is another tournament."""
+    if root is not None:
+        place = str(Path(root).resolve())
         name = f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:6]}"
-    return {"name": f"{PLAN}-{name}", "recipe": recipe.said}
+    return f"{PLAN}-{name}"
 
 
-def _refuse_python(recipe: Recipe) -> None:
-    for key in recipe.objects:
+def _refuse_python(given: Iterable[str]) -> None:
+    """Refuse keys of a recipe whose values were given as objects."""
+    for key in given:
         raise PlanError(
             f"the {key} was given as a Python object, which the worker processes of a tournament cannot be "
             "sent: put it into a module and name it as module:object, or train each run with nearkin.train "
