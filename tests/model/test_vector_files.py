@@ -281,10 +281,10 @@ def test_several_processes_write_what_one_writes_and_one_that_is_lost_is_replace
 ):
     model = image_model()
     write_vectors(model, [folder], tmp_path / "one.npy", chunk=4, batch_size=2)
-    started = []
+    started, popen = [], subprocess.Popen
 
     def start(*arguments, **options):
-        started.append(subprocess.Popen(*arguments, **options))
+        started.append(popen(*arguments, **options))
         if len(started) == 1:
             started[0].kill()
         return started[-1]

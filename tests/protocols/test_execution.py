@@ -15,7 +15,7 @@ from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import fixed_validation
 from nearkin.protocols.execution import _cost, _peak_memory, _total_cost
 from nearkin.recipe import Recipe, open_data
-from nearkin.training import Observer, Run
+from nearkin.training import Description, Observer, Run
 
 
 def test_a_finished_run_is_only_read(small_recipe, tmp_path, monkeypatch):
@@ -188,15 +188,14 @@ def test_a_device_counts_its_own_memory(monkeypatch):
     assert _peak_memory(torch.device("cuda:1")) == 77
 
 
-def test_the_cost_of_several_epochs():
-    class Trained:
-        def metrics(self):
-            return [{"epoch": 0}, {"epoch": 1, "seconds": 1.00041}, {"epoch": 2, "seconds": 3.0005}]
+def test_the_cost_of_several_epochs(tmp_path):
+    run = Run(tmp_path, Description())
+    run.write_metrics([{"epoch": 0}, {"epoch": 1, "seconds": 1.00041}, {"epoch": 2, "seconds": 3.0005}])
 
     class Embedder:
         network = torch.nn.Linear(1, 1)
 
-    cost = _cost(Trained(), Embedder())
+    cost = _cost(run, Embedder())
     assert (cost["training_seconds"], cost["seconds_per_epoch"]) == (4.001, 2.0)
 
 

@@ -136,7 +136,8 @@ def doubtful_rows(features: Tensor, labels: Tensor, neighbours: int) -> Tensor:
         labels: ``(N,)``, those that are given, right or wrong.
         neighbours: How many are asked; all others where they are fewer.
 
-    >>> doubtful_rows(torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, 0.2]]), torch.tensor([0, 0, 1]), 2)
+    >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [0.0, 1.0], [0.1, 1.0]])
+    >>> doubtful_rows(points, torch.tensor([0, 0, 1, 1, 1]), 2)
     tensor([2])
     """
     _, found = nearest_neighbours(features.float(), min(neighbours, len(features) - 1))
