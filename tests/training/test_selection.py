@@ -143,3 +143,17 @@ def test_map_at_r_chooses_where_it_is_told_to(tmp_path):
     assert result.epoch == 3, "of equal MAP@R the better Recall@1"
     _, result = trained(tmp_path / "other", MadeUp(scores), 4)
     assert result.epoch == 1
+
+
+def test_a_fall_is_told_of_the_score_that_chooses():
+    rows = [
+        {"epoch": epoch, "recall_at_1": 0.9 - 0.02 * epoch, "map_at_r": 0.4 + 0.01 * epoch}
+        for epoch in range(1, 9)
+    ]
+    for select, fallen in (("recall", True), ("map_at_r", False)):
+        said = []
+        settings = TrainingSettings(epochs=8, select=select)
+        watchdogs = Watchdogs(settings, losses.build("triplet"), said.append)
+        for count in range(1, 9):
+            watchdogs.epoch_end(rows[:count])
+        assert any("validation has fallen" in text for text in said) == fallen

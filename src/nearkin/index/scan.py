@@ -26,7 +26,7 @@ Rows = NDArray[np.int64]
 FEW = 8
 """Up to so many queries, each reads the vectors for itself; more share tiles."""
 QUERIES_AT_A_TIME = 1024
-ROWS_AT_A_TIME = 4096
+ROWS_AT_A_TIME = 8192
 CANDIDATES = 64
 """With int8, at least so many candidates per query are compared in float32."""
 MANY = 4

@@ -177,7 +177,7 @@ class Watchdogs:
 
     def epoch_end(self, rows: list[dict[str, Any]]) -> None:
         """Look at the epochs so far, the lines of ``metrics.jsonl``."""
-        score = f"recall_at_{self._settings.recall_at[0]}"
+        score = self._settings.selection_keys[0]
         trained = [row for row in rows if row["epoch"] and score in row]
         if not trained:
             return
