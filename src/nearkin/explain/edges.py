@@ -178,7 +178,8 @@ def _halfway(means: Tensor) -> Tensor:
     directions = normalize(means, dim=1)
     aside = normalize(drawn - (drawn * directions).sum(dim=1, keepdim=True) * directions, dim=1)
     turned: Tensor = _PROGRESS * directions + sqrt(1 - _PROGRESS**2) * aside
-    return turned * torch.linalg.vector_norm(means, dim=1, keepdim=True)
+    lengths: Tensor = torch.linalg.vector_norm(means, dim=1, keepdim=True)
+    return turned * lengths
 
 
 def _gradients(loss: Loss, rows: Tensor, labels: Tensor) -> Tensor:
