@@ -80,5 +80,7 @@ def _length(recipe: Recipe, task: Task) -> str:
     if validation is None:
         return f"{epochs}; the last one counts"
     if task.protocol.taught_by(task.data.without_test(), task.seed).num_classes > train.num_classes:
-        return f"{epochs} at most; {validation.num_classes} classes choose how many, and then all of them teach"
+        return (
+            f"{epochs} at most; {validation.num_classes} classes choose how many, and then all of them teach"
+        )
     return f"{epochs}; {validation.num_classes} classes that are not trained on choose the best one"
