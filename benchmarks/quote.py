@@ -78,27 +78,6 @@ QUOTES = (
         (("the same with a tensor of B³", "B³"),),
     ),
     Quote(
-        "exact search of an index of 100,000 × 512, one query",
-        "index",
-        ["one query, float32, 100,000 × 512"],
-        "reading the vectors once",
-        (("faiss flat search", "faiss"),),
-    ),
-    Quote(
-        "the same in int8, one query",
-        "index",
-        ["one query, int8, 100,000 × 512"],
-        "reading the bytes once",
-        (("faiss flat search", "faiss"), ("float32", "float32")),
-    ),
-    Quote(
-        "the same, 1,000 queries",
-        "index",
-        ["1,000 queries, float32, 100,000 × 512"],
-        "their product",
-        (("faiss flat search", "faiss"),),
-    ),
-    Quote(
         "distance-weighted mining, batch 1,024",
         "mining",
         ["distance_weighted, scattered, B 1,024"],
