@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,8 +58,17 @@ def nearkin(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs the command line in this process: (exit code, standard output, standard error)."""
+    from nearkin.cli import views  # noqa: PLC0415
     from nearkin.cli.app import main  # noqa: PLC0415  (few tests need it)
     from nearkin.cli.display import console  # noqa: PLC0415
+
+    # A small run takes most of its time to draw pictures: here they are of fewer samples, by the same code.
+    small = {
+        "retrieval_gallery": {"queries": 2, "neighbours": 3},
+        "embedding_map": {"classes": 8, "side": 600},
+    }
+    for name, keywords in small.items():
+        monkeypatch.setattr(views, name, functools.partial(getattr(views, name), **keywords))
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +32,19 @@ SMALL = {
 def small_settings(glyphs_root) -> list[str]:
     settings = SMALL | {"data.root": glyphs_root}
     return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("kept") / "run"
+
+
+@pytest.fixture
+def trained(nearkin, small_settings, kept, tmp_path) -> Path:
+    """A finished run with its pictures: trained by the first test that needs it, and copied."""
+    if not kept.exists():
+        assert nearkin("train", *small_settings, "-o", kept)[0] == 0
+    return Path(shutil.copytree(kept, tmp_path / "run"))
 
 
 def test_train_then_train_again_then_evaluate(nearkin, small_settings, tmp_path):
@@ -99,12 +114,11 @@ def test_ctrl_c_says_how_to_go_on(nearkin, small_settings, tmp_path, monkeypatch
     assert nearkin("train", *small_settings, "-o", tmp_path / "run")[0] == 0
 
 
-def test_pictures_that_a_killed_run_did_not_draw_are_drawn_the_next_time(nearkin, small_settings, tmp_path):
-    nearkin("train", *small_settings, "-o", tmp_path / "run")
-    (tmp_path / "run" / "map.png").unlink()
-    code, out, err = nearkin("train", *small_settings, "-o", tmp_path / "run")
+def test_pictures_that_a_killed_run_did_not_draw_are_drawn_the_next_time(nearkin, small_settings, trained):
+    (trained / "map.png").unlink()
+    code, out, err = nearkin("train", *small_settings, "-o", trained)
     assert (code, err) == (0, "")
-    assert (tmp_path / "run" / "map.png").exists()
+    assert (trained / "map.png").exists()
     assert "map.png" in out
 
 
@@ -132,13 +146,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, nearkin, tmp_
     assert message in err
 
 
-def test_a_run_of_another_recipe_is_not_overwritten(nearkin, small_settings, tmp_path):
-    nearkin("train", *small_settings, "-o", tmp_path / "run")
-    before = (tmp_path / "run" / "result.json").read_text()
-    code, _, err = nearkin("train", *small_settings, "--set", "seed=1", "-o", tmp_path / "run")
+def test_a_run_of_another_recipe_is_not_overwritten(nearkin, small_settings, trained):
+    before = (trained / "result.json").read_text()
+    code, _, err = nearkin("train", *small_settings, "--set", "seed=1", "-o", trained)
     assert code == 2
     assert "seed is 0 there, 1 here" in err
-    assert (tmp_path / "run" / "result.json").read_text() == before
+    assert (trained / "result.json").read_text() == before
 
 
 def test_losses_are_listed_and_shown(nearkin):

@@ -5,11 +5,10 @@ import json
 import pytest
 import tomli_w
 from in_process import InProcess
+from running import finished
 
 from nearkin.benchmark import execution
 from nearkin.display.console import console
-from nearkin.protocols import execute
-from nearkin.recipe import Recipe
 from nearkin.training import Description, Run
 
 
@@ -18,11 +17,6 @@ def nearkin(nearkin, monkeypatch):
     """In a terminal of 120 columns."""
     monkeypatch.setattr(console, "_width", 120)
     return nearkin
-
-
-def train(path, values) -> None:
-    task = Recipe.parse(values).build()
-    execute(task, Run.open(path, task.description))
 
 
 def test_the_thesis_tournament_is_printed(nearkin):
@@ -45,7 +39,7 @@ def test_every_experiment_is_printed_on_request(nearkin):
 def test_runs_are_ranked_beside_their_baselines(nearkin, small_recipe, tmp_path):
     for loss in ("triplet", "npair"):
         sampler = {"name": "balanced", "batch_size": 40}
-        train(tmp_path / "runs" / loss, {**small_recipe, "loss": {"name": loss}, "sampler": sampler})
+        finished(tmp_path / "runs" / loss, {**small_recipe, "loss": {"name": loss}, "sampler": sampler})
     output = tmp_path / "out"
     code, out, err = nearkin("tournament", tmp_path / "runs", "-o", output, "--no-report")
     assert (code, err) == (0, "")
@@ -60,7 +54,7 @@ def test_runs_are_ranked_beside_their_baselines(nearkin, small_recipe, tmp_path)
 
 
 def test_baselines_that_cannot_be_run_are_told_and_stop_nothing(nearkin, small_recipe, tmp_path, monkeypatch):
-    train(tmp_path / "runs" / "a", small_recipe)
+    finished(tmp_path / "runs" / "a", small_recipe)
 
     def gone(*_: object) -> None:
         raise ValueError("the data is gone")
@@ -73,7 +67,7 @@ def test_baselines_that_cannot_be_run_are_told_and_stop_nothing(nearkin, small_r
 
 
 def test_unfinished_runs_are_listed(nearkin, small_recipe, tmp_path):
-    train(tmp_path / "runs" / "done", small_recipe)
+    finished(tmp_path / "runs" / "done", small_recipe)
     for number in range(7):
         Run.open(tmp_path / "runs" / f"begun-{number}", Description("seed = 0", {"seed": 0})).begin()
     _, out, _ = nearkin("tournament", tmp_path / "runs", "--no-baselines", "--no-report")
@@ -102,7 +96,7 @@ def test_mistakes_are_one_line(nearkin, tmp_path, monkeypatch, arguments, said):
 
 
 def test_a_narrow_terminal_gets_whole_cells(nearkin, monkeypatch, small_recipe, tmp_path):
-    train(tmp_path / "runs" / "a", small_recipe)
+    finished(tmp_path / "runs" / "a", small_recipe)
     monkeypatch.setattr(console, "_width", 80)
     _, out, _ = nearkin("tournament", tmp_path / "runs", "-o", tmp_path / "out", "--no-report")
     assert "…" not in out
@@ -115,7 +109,7 @@ def test_long_names_leave_the_numbers_whole(nearkin, monkeypatch, small_recipe, 
     for name in samplers:
         terms = {"loss": {"name": "direction_multi_similarity"}, "training": {"epochs": 1}}
         sampler = {"sampler": {"name": name, "batch_size": 40}}
-        train(tmp_path / "runs" / name, {**small_recipe, **terms, **sampler})
+        finished(tmp_path / "runs" / name, {**small_recipe, **terms, **sampler})
     monkeypatch.setattr(console, "_width", 80)  # as in a pipe
     code, out, _ = nearkin("tournament", tmp_path / "runs", "--no-baselines", "--no-report")
     assert code == 0
@@ -140,17 +134,17 @@ def test_without_runs_the_embedded_plan_is_executed_ranked_and_reported(
     assert code == 0
     assert "raw_pixels" in out
     assert (tmp_path / "out" / "report.html").exists()
-    finished = {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/**/result.json")}
-    assert len(finished) == 10
+    written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/**/result.json")}
+    assert len(written) == 10
     assert "report    " in out
     nearkin("tournament", "-o", tmp_path / "out", "--no-report")
-    assert {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/**/result.json")} == finished
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/**/result.json")} == written
 
 
 def test_terms_that_differ_are_rows_unless_they_are_pooled(nearkin, small_recipe, tmp_path):
     for sampler in ("balanced", "random"):
         values = {"loss": {"name": "triplet"}, "sampler": {"name": sampler, "batch_size": 40}}
-        train(tmp_path / "runs" / sampler, {**small_recipe, **values})
+        finished(tmp_path / "runs" / sampler, {**small_recipe, **values})
     arguments = ("tournament", tmp_path / "runs", "--no-baselines", "--no-report")
     _, out, _ = nearkin(*arguments)
     assert "triplet (sampler.name=balanced)" in out
@@ -163,7 +157,7 @@ def test_terms_that_differ_are_rows_unless_they_are_pooled(nearkin, small_recipe
 
 
 def test_json_is_for_machines_and_nothing_else(nearkin, small_recipe, tmp_path):
-    train(tmp_path / "runs" / "a", small_recipe)
+    finished(tmp_path / "runs" / "a", small_recipe)
     code, out, _ = nearkin("tournament", tmp_path / "runs", "--no-baselines", "--no-report", "--json")
     found = json.loads(out)
     assert code == 0

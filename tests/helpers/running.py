@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,26 @@ def execute(run: Run, observer: Observer | None = None) -> Run:
     task = run.recipe.build(observer)
     run.description = task.description
     return protocols.execute(task, run, observer)
+
+
+def finished(path: str | os.PathLike[str], recipe: Recipe | dict[str, Any]) -> Run:
+    """A finished run in a directory, for tests of what comes after training.
+
+    The same recipe is trained once in a process of tests and copied from then on. Nothing that only a
+    training holds in memory is there (``run.result.opened``).
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else Recipe.parse(recipe)
+    text = recipe.to_toml()
+    kept = Path(_kept_runs().name) / str(hash(text))
+    if not kept.exists():
+        execute(new_run(kept, recipe))
+    shutil.copytree(kept, path)
+    return new_run(path, recipe)
+
+
+@functools.cache
+def _kept_runs() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="nearkin-finished-")
 
 
 def train_on(

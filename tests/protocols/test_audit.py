@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from interruptions import Interruption, StopAfterEpoch, StopAtBatch
 from poison import poison_test_splits
-from running import execute, new_run, reopened
+from running import execute, finished, new_run, reopened
 
 from nearkin.observer import Observer
 from nearkin.protocols import seal
@@ -63,7 +63,7 @@ def test_a_sealed_test_split_scores_no_audit(recipe):
 
 
 def test_an_audit_changes_no_number_of_a_run(recipe, tmp_path):
-    audited = execute(new_run(tmp_path / "audited", recipe)).result.to_dict()
+    audited = finished(tmp_path / "audited", recipe).result.to_dict()
     plain = execute(new_run(tmp_path / "plain", recipe.changed({"protocol.audit": None}))).result.to_dict()
     for result in (audited, plain):
         result["recipe"].pop("protocol")
@@ -88,8 +88,7 @@ def test_the_scores_are_those_that_choosing_on_test_would_have_seen(recipe, tmp_
 
 @pytest.mark.parametrize("stop", [StopAtBatch(7), StopAfterEpoch(3)])
 def test_a_killed_run_goes_on_to_the_same_audit(recipe, tmp_path, stop):
-    whole = new_run(tmp_path / "whole", recipe)
-    execute(whole)
+    whole = finished(tmp_path / "whole", recipe)
     broken = new_run(tmp_path / "broken", recipe)
     with pytest.raises(Interruption):
         execute(broken, stop)

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from running import embedder_of, execute, new_run
+from running import embedder_of, finished
 
 from nearkin.evaluation import (
     Whitening,
@@ -32,7 +32,7 @@ class Heard(Observer):
 @pytest.fixture
 def run(small_recipe, tmp_path) -> Run:
     values = small_recipe | {"training": {"epochs": 1}, "seed": 5, "evaluation": {"recall_at": [1, 3]}}
-    return execute(new_run(tmp_path / "run", values))
+    return finished(tmp_path / "run", values)
 
 
 def test_a_finished_run_is_examined_by_its_own_settings(run):

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 from PIL import Image
-from running import execute, load_network, new_run
+from running import execute, finished, load_network, new_run
 
 from nearkin import protocols
 from nearkin.evaluation import retrieval_scores
@@ -30,7 +30,7 @@ def test_a_finished_run_is_only_read(small_recipe, tmp_path, monkeypatch):
 
 
 def test_the_result_discloses_what_was_done(small_recipe, tmp_path):
-    result = execute(new_run(tmp_path / "run", Recipe.parse(small_recipe))).result
+    result = finished(tmp_path / "run", small_recipe).result
     assert (result.data.train.samples, result.data.train.classes) == (216, 27)
     assert (result.data.test.samples, result.data.test.classes) == (240, 30)
     assert len(result.data.test.class_names) == 30

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from interruptions import Interruption, StopAfterEpoch
-from running import execute, load_network, new_run
+from running import execute, finished, load_network, new_run
 from safetensors.torch import save_file
 
 import nearkin
@@ -20,7 +20,7 @@ def retrained(values: dict, **training) -> dict:
 
 
 def test_all_classes_teach_for_as_many_epochs_as_were_chosen(small_recipe, tmp_path):
-    run = execute(new_run(tmp_path / "run", retrained(small_recipe)))
+    run = finished(tmp_path / "run", retrained(small_recipe))
     result = run.result
     rows = [row for row in run.selection_metrics() if row["epoch"] > 0]
     best = max(rows, key=lambda row: (row["recall_at_1"], row["map_at_r"], row["epoch"]))
@@ -34,7 +34,7 @@ def test_all_classes_teach_for_as_many_epochs_as_were_chosen(small_recipe, tmp_p
 
 
 def test_the_network_is_that_of_a_training_on_all_classes_alone(small_recipe, tmp_path):
-    run = execute(new_run(tmp_path / "run", retrained(small_recipe)))
+    run = finished(tmp_path / "run", retrained(small_recipe))
     alone = small_recipe | {
         "protocol": {"name": "standard"},
         "training": {"epochs": 4, "stop_after": run.result.epoch},
@@ -46,7 +46,7 @@ def test_the_network_is_that_of_a_training_on_all_classes_alone(small_recipe, tm
 
 
 def test_the_choice_is_that_of_fixed_validation(small_recipe, tmp_path):
-    run = execute(new_run(tmp_path / "run", retrained(small_recipe)))
+    run = finished(tmp_path / "run", retrained(small_recipe))
     fixed = retrained(small_recipe) | {"protocol": {"name": "fixed_validation", "validation_share": 0.4}}
     chosen = execute(new_run(tmp_path / "fixed", fixed)).result
     assert (run.result.epoch, run.result.validation) == (chosen.epoch, chosen.validation)
@@ -56,7 +56,7 @@ def test_the_choice_is_that_of_fixed_validation(small_recipe, tmp_path):
 @pytest.mark.parametrize("epoch", [1, 3, 5])
 def test_it_goes_on_where_it_was_stopped(small_recipe, tmp_path, epoch):
     values = retrained(small_recipe)
-    whole = execute(new_run(tmp_path / "whole", values)).result
+    whole = finished(tmp_path / "whole", values).result
     with pytest.raises(Interruption):
         execute(new_run(tmp_path / "run", values), StopInAll(epoch))
     again = execute(new_run(tmp_path / "run", values)).result
@@ -78,7 +78,7 @@ class StopInAll(StopAfterEpoch):
 
 
 def test_what_is_left_can_be_loaded_and_keeps_no_first_network(small_recipe, tmp_path):
-    run = execute(new_run(tmp_path / "run", retrained(small_recipe)))
+    run = finished(tmp_path / "run", retrained(small_recipe))
     kept = {file.name for file in run.path.rglob("*.safetensors")}
     assert kept == {"network.safetensors", "test_queries.safetensors"}
     assert not list(run.selection_path.rglob("*.safetensors"))
