@@ -221,8 +221,7 @@ def test_a_network_of_the_first_edition_gives_its_embeddings(monkeypatch, glyphs
     torch.testing.assert_close(model.embed(test)[: len(expected)], units, atol=1e-4, rtol=1e-4)
 
 
-def test_a_run_of_the_first_edition_is_evaluated(tmp_path, glyphs_root, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(glyphs_root.parent / "cache"))
+def test_a_run_of_the_first_edition_is_evaluated(tmp_path, glyphs_root):
     shutil.copytree(FIRST_EDITION / "one", tmp_path / "one")
-    found = nearkin.evaluate(tmp_path / "one", progress=False)
+    found = nearkin.evaluate(tmp_path / "one", glyphs_root, progress=False)
     assert found.opened.scores.recall_at == pytest.approx(found.run.result.test.recall_at)
