@@ -225,9 +225,13 @@ def evaluate(
     transform: Any = None,
     collate: Any = None,
     rerank: Sequence[str] = (),
+    test_only: bool = False,
     progress: bool | Observer = True,
 ) -> Examination:
     """Look into a finished run: scores with intervals, clusters, confusions and doubtful labels.
+
+    Doubtful labels are those of all classes: ``found.doubtful_labels`` has them with their neighbours, and
+    ``doubtful_labels.csv`` in the run's directory lists them.
 
     Args:
         run: A finished run or its directory.
@@ -236,6 +240,8 @@ def evaluate(
         transform: What samples go through, where it was given in Python.
         collate: What makes a batch of samples, where it was given to ``train``.
         rerank: Re-rankings whose effect is measured: ``k_reciprocal``, ``query_expansion``, ``whitening``.
+        test_only: Whether doubtful labels are looked for among the test classes alone: faster, where there is
+            much to learn from.
         progress: Whether to show progress, or who is told about it.
     """
     checked_rerankings(rerank)  # before anything takes time
@@ -245,7 +251,7 @@ def evaluate(
         data_set = data_of(finished, data, observer)
         embedders = networks_of(finished, network=network, transform=_transform_of(transform, collate))
         refuse_other_data(finished, data_set)
-        return examine(finished, embedders, data_set, observer, rerank=rerank)
+        return examine(finished, embedders, data_set, observer, rerank=rerank, test_only=test_only)
     finally:
         observer.end()
 

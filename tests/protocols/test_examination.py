@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 
 import pytest
+import torch
 from running import embedder_of, finished
 
 from nearkin.evaluation import (
@@ -40,7 +42,11 @@ def test_a_finished_run_is_examined_by_its_own_settings(run):
     embedder = embedder_of(run)
     found = examine(run, [embedder], data, heard)
     embeddings, labels = embedder.embed(data.test), data.test.labels
-    assert heard.stages == ["embedding the test classes", "looking for what goes wrong"]
+    assert heard.stages == [
+        "embedding the test classes",
+        "embedding the training classes",
+        "looking for what goes wrong",
+    ]
     assert found.opened.scores.to_dict() == pytest.approx(run.result.test.to_dict())
     scores = retrieval_scores(embeddings, labels, recall_at=(1, 3), per_query=True)
     expected = bootstrap_intervals(scores, labels, seed=5)
@@ -72,6 +78,34 @@ def test_what_is_written_names_classes_and_samples(run):
         assert entry["sample"] == data.test.samples.name(one.index)
 
 
+def test_doubtful_labels_are_those_of_every_split_by_the_runs_own_network(run):
+    data, embedder = open_data(run.recipe), embedder_of(run)
+    heard = Heard()
+    found = examine(run, [embedder], data, heard)
+    chose = set(run.result.data.validation.class_names)
+    learnt = data.all_classes
+    assert learnt.num_classes > len(chose)
+    by_name = [learnt.class_names[label] in chose for label in learnt.labels.tolist()]
+    splits = ["validation" if held_out else "train" for held_out in by_name] + ["test"] * len(data.test)
+    names = [part.samples.name(i) for part in (learnt, data.test) for i in range(len(part))]
+    points = torch.cat([embedder.embed(learnt), embedder.embed(data.test)])
+    classes = [part.class_names[int(n)] for part in (learnt, data.test) for n in part.labels]
+    similarities = torch.nn.functional.normalize(points) @ torch.nn.functional.normalize(points).T
+    near = similarities.fill_diagonal_(-2).topk(10).indices.tolist()
+    doubted = [i for i, row in enumerate(near) if all(classes[j] != classes[i] for j in row)]
+    expected = sorted((names[i], splits[i], classes[i]) for i in doubted)
+    table = list(csv.DictReader((run.path / "doubtful_labels.csv").read_text().splitlines()))
+    assert sorted((row["sample"], row["split"], row["label"]) for row in table) == expected
+    written = json.loads(found.file.read_text())["doubtful_labels"]
+    assert written["table"] == "doubtful_labels.csv"
+    assert written["found"] == {one: [row[1] for row in expected].count(one) for one in written["found"]}
+    assert list(written["found"]) == ["train", "validation", "test"]
+    heard.stages.clear()
+    alone = examine(run, [embedder], data, heard, test_only=True)
+    assert "embedding the training classes" not in heard.stages
+    assert set(alone.doubtful_labels.by_split) == {"test"}
+
+
 def test_several_networks_are_examined_side_by_side(run):
     data, embedder = open_data(run.recipe), embedder_of(run)
     found = examine(run, [embedder, replace(embedder)], data)
@@ -85,7 +119,7 @@ def test_rerankings_are_measured_on_request(run, networks):
     embedders = [embedder_of(run)] * networks
     methods = ("k_reciprocal", "query_expansion", "whitening")
     found = examine(run, embedders, data, heard, rerank=methods)
-    assert heard.stages[-2:] == ["embedding the training classes, to whiten", "re-ranking"]
+    assert heard.stages[-2:] == ["looking for what goes wrong", "re-ranking"]
     embeddings, labels = found.opened.query_embeddings, data.test.labels
     learnt = side_by_side([one.embed(data.all_classes) for one in embedders])
     for name in methods:

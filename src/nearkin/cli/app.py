@@ -235,17 +235,24 @@ def evaluate(
     pairs_root: Annotated[
         Path | None, typer.Option(help="What paths of --pairs are relative to, if not to its folder.")
     ] = None,
+    test_only: Annotated[
+        bool,
+        typer.Option("--test-only", help="Look for doubtful labels among the test classes alone."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and no pictures.")] = False,
 ) -> None:
     """Look into a finished run: scores with intervals, clusters, confusions, doubtful labels, pictures.
 
-    Of data with a camera for every image, the scores of re-identification are among them.
+    Doubtful labels of all classes are a table, doubtful_labels.csv, and a contact sheet beside it. Of data
+    with a camera for every image, the scores of re-identification are among the scores.
     """
     if pairs is not None:
         from nearkin.cli.verify import evaluate_pairs
 
-        if rerank or data_root:
-            raise ValueError("--pairs is scored alone: --rerank and --data-root belong to the test classes")
+        if rerank or data_root or test_only:
+            raise ValueError(
+                "--pairs is scored alone: --rerank, --data-root and --test-only belong to the test classes"
+            )
         evaluate_pairs(run, pairs, pairs_root, json=json)
         return
     if pairs_root is not None:
@@ -254,15 +261,16 @@ def evaluate(
 
     from nearkin import api
     from nearkin.cli.display import print_examination
-    from nearkin.cli.views import draw_run
+    from nearkin.cli.views import draw_doubtful_labels, draw_run
     from nearkin.display import observer_for
 
     display = observer_for(True, on=Console(stderr=True, soft_wrap=True, highlight=False) if json else None)
-    found = api.evaluate(run, data_root, rerank=rerank or (), progress=display)
+    found = api.evaluate(run, data_root, rerank=rerank or (), test_only=test_only, progress=display)
     if json:
         typer.echo(found.file.read_text(encoding="utf-8"))
         return
-    print_examination(found, draw_run(found.run, display, found.opened))
+    sheet = draw_doubtful_labels(found, display)
+    print_examination(found, [*draw_run(found.run, display, found.opened), *sheet])
 
 
 @losses_app.callback(invoke_without_command=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from nearkin.data.looking import look_at
 from nearkin.data.registry import registry
 from nearkin.display import console, shown_path
 from nearkin.protocols import Examination
+from nearkin.protocols.doubtful_labels import TABLE, DoubtfulLabels
 from nearkin.training import Run
 from nearkin.training.result import DataSummary, Start
 
@@ -176,17 +178,23 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
             for one in details.confusions[:5]
         ],
     )
-    sample_names = found.samples.samples
+    _print_doubts(found.doubtful_labels)
+    console.print(Text(f"details   {shown_path(found.file)}"))
+    console.print(Text(f"doubtful  {shown_path(found.run.path / TABLE)}"))
+    _print_pictures(pictures)
+
+
+def _print_doubts(doubts: DoubtfulLabels) -> None:
+    """The first of the doubtful labels, and how many there are in every split."""
+    counts = ", ".join(f"{count:,} {split}" for split, count in doubts.by_split.items() if count)
     _print_list(
-        f"doubtful labels ({details.label_doubts_found:,}: no neighbour agrees)",
+        f"doubtful labels ({counts}: no neighbour agrees)",
         [
-            f"{100 * one.agreement:5.1f}%  {sample_names.name(one.index)}  "
-            f"says {names[one.label]}, looks like {names[one.suggested]}"
-            for one in details.label_doubts[:5]
+            f"{100 * row['agreement']:5.1f}%  {row['sample']}  says {row['label']}, looks like "
+            f"{row['suggested']} ({row['split']})"
+            for row in itertools.islice(doubts.rows(), 5)
         ],
     )
-    console.print(Text(f"details   {shown_path(found.file)}"))
-    _print_pictures(pictures)
 
 
 def _print_reranked(found: Examination) -> None:

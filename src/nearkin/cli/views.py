@@ -9,7 +9,8 @@ from typing import Any
 from nearkin.observer import Observer
 from nearkin.pictures.run import embedding_map, fold_curves, learning_curve, retrieval_gallery
 from nearkin.protocols import registry as protocols
-from nearkin.protocols.examination import open_again
+from nearkin.protocols.doubtful_labels import SHEET
+from nearkin.protocols.examination import Examination, open_again
 from nearkin.recipe.reopening import data_of, networks_of
 from nearkin.training import Run, TestEmbeddings
 
@@ -40,6 +41,26 @@ def draw_run(run: Run, observer: Observer, opened: TestEmbeddings | None = None)
     finally:
         observer.end()
     return [picture for picture in (curve, gallery, landscape) if picture.exists()]
+
+
+def draw_doubtful_labels(found: Examination, observer: Observer) -> list[Path]:
+    """Write the contact sheet of doubtful labels into a run's directory, where there are any.
+
+    Args:
+        found: What a closer look at the run found.
+        observer: Hears what is being done.
+    """
+    path = found.run.path / SHEET
+    path.unlink(missing_ok=True)  # of labels that were mended since
+    if not len(found.doubtful_labels):
+        return []
+    observer.stage("drawing doubtful labels")
+    title = f"Doubtful labels of {found.run.path.resolve().name}"
+    try:
+        _draw(path, observer, lambda: found.doubtful_labels.write_sheet(path, title=title))
+    finally:
+        observer.end()
+    return [path] if path.exists() else []
 
 
 def _opened_again(run: Run, observer: Observer) -> TestEmbeddings | None:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from nearkin.atomic import write_json
 from nearkin.data import DataSet, SampleSet, common_labels
 from nearkin.evaluation import (
@@ -29,8 +32,9 @@ from nearkin.evaluation import (
 from nearkin.evaluation.reranking import Reranking, checked_rerankings
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
+from nearkin.protocols.doubtful_labels import TABLE, DoubtfulLabels, Part, doubtful_labels
 from nearkin.protocols.sealed import concatenated, score_test, side_by_side
-from nearkin.training import Run, TestEmbeddings
+from nearkin.training import DataSummary, Run, TestEmbeddings
 
 _FEWEST_CLASSES = 3  # for an interval of clusters, which leaves one out
 
@@ -68,6 +72,8 @@ class Examination:
         file: Where all of it is written.
         reranked: Every re-ranking that was asked for, with its effect.
         reidentification: The same search across cameras, where the data knows them.
+        doubtful_labels: Labels that no neighbour has, of the test classes and (unless they were left out) of
+            all others, each with what it looks like.
     """
 
     run: Run
@@ -76,6 +82,7 @@ class Examination:
     clustering: ClusteringScores
     diagnostics: Diagnostics
     file: Path
+    doubtful_labels: DoubtfulLabels
     reranked: dict[str, Reranked] = field(default_factory=dict)
     reidentification: ReidentificationScores | None = None
 
@@ -101,8 +108,11 @@ def examine(
     observer: Observer | None = None,
     *,
     rerank: Sequence[str] = (),
+    test_only: bool = False,
 ) -> Examination:
     """Score a finished run's networks again, look into its failures, and write ``evaluation.json``.
+
+    Doubtful labels of all splits are written to ``doubtful_labels.csv``.
 
     Args:
         run: A finished run.
@@ -111,12 +121,18 @@ def examine(
         observer: Hears what is being done.
         rerank: Re-rankings to measure: ``k_reciprocal``, ``query_expansion``, ``whitening`` (fitted on the
             classes that are not for testing).
+        test_only: Whether doubtful labels are looked for among the test classes alone, so that no training
+            sample is embedded.
     """
     observer = observer or Observer()
     methods = checked_rerankings(rerank)
     result = run.result
     recall_at = tuple(result.test.recall_at)
     opened = open_again(embedders, data, recall_at, observer)
+    learnt = None
+    if not test_only or "whitening" in methods:
+        observer.stage("embedding the training classes")
+        learnt = side_by_side([one.embed(data.all_classes, progress=observer.progress) for one in embedders])
     observer.stage("looking for what goes wrong")
     labels, seed = opened.queries.labels, int(run.terms.get("seed", 0))
     reidentification, across_cameras = _reidentified(opened, recall_at, seed, observer)
@@ -131,22 +147,39 @@ def examine(
         clustering,
         diagnostics(opened.query_embeddings, labels, recall_at=recall_at),
         run.path / "evaluation.json",
+        doubtful_labels(
+            [*_other_parts(data, None if test_only else learnt, result.data), *_test_parts(opened)]
+        ),
         reidentification=reidentification,
     )
     if methods:
-        whitening = _whitening(embedders, data, observer) if "whitening" in methods else None
+        whitening = Whitening.fit(learnt) if learnt is not None and "whitening" in methods else None
         observer.stage("re-ranking")
         effects: dict[str, Reranked] = {name: _reranked(name, opened, whitening, seed) for name in methods}
         found = replace(found, reranked=effects)
+    found.doubtful_labels.write_table(run.path / TABLE)
     write_json(found.file, _to_dict(found))
     return found
 
 
-def _whitening(embedders: Sequence[Embedder], data: DataSet, observer: Observer) -> Whitening:
-    """Fitted on all classes that are not for testing."""
-    observer.stage("embedding the training classes, to whiten")
-    learnt = [one.embed(data.all_classes, progress=observer.progress) for one in embedders]
-    return Whitening.fit(side_by_side(learnt))
+def _test_parts(opened: TestEmbeddings) -> list[Part]:
+    parts = [Part("test", opened.queries, opened.query_embeddings)]
+    if opened.gallery is not None and opened.gallery_embeddings is not None:
+        parts.append(Part("test", opened.gallery, opened.gallery_embeddings))
+    return parts
+
+
+def _other_parts(data: DataSet, embeddings: Tensor | None, summary: DataSummary | None) -> list[Part]:
+    """What taught the network, and the classes that were held out of that, as the result names them."""
+    if embeddings is None:
+        return []
+    samples = data.all_classes
+    chose = () if summary is None or summary.validation is None else summary.validation.class_names
+    held_out = set(chose) - set(() if summary is None else summary.train.class_names)
+    by_class = [name in held_out for name in samples.class_names]
+    is_held_out = torch.tensor([*by_class, False])[samples.labels]  # the last is for samples without a label
+    rows = {"train": (~is_held_out).nonzero().flatten(), "validation": is_held_out.nonzero().flatten()}
+    return [Part(split, samples.select(own), embeddings[own]) for split, own in rows.items() if len(own)]
 
 
 def _reidentified(
@@ -211,5 +244,6 @@ def _to_dict(found: Examination) -> dict[str, Any]:
         "clustering": found.clustering.to_dict(),
         "reranked": {name: one.to_dict() for name, one in found.reranked.items()},
         "reidentification": None if found.reidentification is None else found.reidentification.to_dict(),
+        "doubtful_labels": {"table": TABLE, "found": found.doubtful_labels.by_split},
         **details,
     }
