@@ -12,10 +12,10 @@ import nearkin
 from nearkin import data, networks
 from nearkin.data import ImageArray, SampleSet
 from nearkin.data.looking import look_at
-from nearkin.networks.anatomy import Anatomy, anatomy_of, make_backbone
+from nearkin.networks.anatomy import anatomy_of, make_backbone
 from nearkin.observer import Observer
 from nearkin.recipe import Recipe
-from nearkin.recipe.budget import Speed, fit_budget
+from nearkin.recipe.budget import Speed
 from nearkin.recipe.errors import RecipeError
 from nearkin.recipe.photographs import choices_for_images
 
@@ -168,20 +168,6 @@ def test_the_share_of_work_after_a_stage_falls():
     assert anatomy.numbers["3"] == 128 * 2 * 2
 
 
-@pytest.mark.parametrize("minutes", [0.5, 5, 50])
-def test_a_budget_is_kept(minutes):
-    anatomy = Anatomy(8, True, True, 32, {"a": 0.7, "b": 0.4, "c": 0.1})
-    cost = {None: 1.0, "a": 0.7, "b": 0.4, "c": 0.1, "pooling": 0.01}
-
-    def speed(stage):
-        return Speed(0.01 * (1 - cost[stage]), 0.03 * cost[stage], 0.01 * cost[stage])
-
-    found = fit_budget(minutes, anatomy, speed, train=1000, validation=200, test=1000)
-    assert found.seconds <= 60 * minutes or found.epochs == 1
-    longer = fit_budget(2 * minutes, anatomy, speed, train=1000, validation=200, test=1000)
-    assert (cost[longer.trunk], longer.epochs) >= (cost[found.trunk], 0)
-
-
 def test_a_folder_of_photographs_trains_and_goes_on(tmp_path, at_hand):
     root = folder_of(tmp_path / "birds", size=(60, 70), classes=10, images=3)
     told = []
@@ -213,27 +199,6 @@ def test_a_network_sees_more_where_the_images_have_it(tmp_path, at_hand):
     assert "network.size" not in chosen(tmp_path / "large", vit, has_gpu=False), "it takes one size only"
 
 
-def test_runs_share_a_budget_and_the_trunk():
-    anatomy = Anatomy(8, True, True, 32, {"a": 0.7, "b": 0.4, "c": 0.1})
-    speed = lambda stage: Speed(0.01, 0.01, 0.001)  # noqa: E731
-    sizes = {"train": 1000, "validation": 200, "test": 1000}
-    one = fit_budget(20, anatomy, speed, **sizes, trunk="b")
-    ten = fit_budget(20, anatomy, speed, **sizes, trunk="b", runs=10)
-    before, after, epoch = 0.01 * (2 * 1200 + 1000), 2.0, 0.01 * 1000 + 0.2
-    room = 0.85 * 20 * 60 - before
-    assert one.epochs == min(int((room - after) / epoch), 40)
-    assert ten.epochs == int((room / 10 - after) / epoch)
-    assert ten.seconds == pytest.approx(before + 10 * (after + ten.epochs * epoch))
-
-
-def test_a_second_training_on_all_classes_is_counted():
-    anatomy = Anatomy(8, True, True, 32, {"a": 0.7})
-    speed = lambda stage: Speed(0.0, 0.01, 0.0)  # noqa: E731
-    sizes = {"train": 700, "validation": 300, "test": 0, "trunk": "a"}
-    assert fit_budget(2, anatomy, speed, **sizes).epochs == int(0.85 * 120 / 7)
-    assert fit_budget(2, anatomy, speed, **sizes, again=1000).epochs == int(0.85 * 120 / 17)
-
-
 def test_time_for_the_whole_network_caches_no_trunk(tmp_path, at_hand):
     root = folder_of(tmp_path / "birds", size=(60, 70), classes=10, images=3)
     recipe = Recipe.parse(
@@ -243,6 +208,65 @@ def test_time_for_the_whole_network_caches_no_trunk(tmp_path, at_hand):
     assert task.embedder.trunk is None
     assert "cached_trunk" not in task.description.terms["network"]
     assert "retrained" in task.description.terms["protocol"]["name"]
+
+
+@pytest.fixture
+def slow_machine(monkeypatch):
+    """A machine on which an image takes a second in the whole network, and less behind a trunk."""
+
+    def speed(recipe, stage, observer):
+        left = 1.0 if stage is None else anatomy_of(LITE, recipe.network.keywords).shares.get(stage, 0.01)
+        return Speed(0.3 * (1 - left), left, 0.3 * left)
+
+    monkeypatch.setattr("nearkin.recipe.photographs.measured_speed", speed)
+    monkeypatch.setattr("nearkin.recipe.photographs.seconds_to_read", lambda *_: 0.01)
+
+
+def test_minutes_choose_trunk_crops_and_learning_rate_and_say_so(tmp_path, at_hand, slow_machine):
+    root = folder_of(tmp_path / "birds", size=(60, 70), classes=10, images=3)
+    told = []
+
+    class Listener(Observer):
+        def tell(self, text):
+            told.append(text)
+
+    def built(minutes, **network):
+        told.clear()
+        values = {
+            "data": {"root": str(root)},
+            "network": {"size": 32} | network,
+            "training": {"minutes": minutes},
+        }
+        task = Recipe.parse(values).build(Listener())
+        terms = task.description.terms
+        return (
+            task.embedder.trunk,
+            terms["network"]["cached_crops"],
+            terms["optimizer"]["lr"],
+            terms["training"]["epochs"],
+        )
+
+    # Ten of 15 images teach first, and all of them afterwards.
+    assert built(2.5)[:3] == ("blocks.4", 4, 2e-4)
+    assert (
+        "what comes after blocks.4; the rest is computed once for 6 views of each image (4 random" in told[2]
+    )
+    assert "GB on disk" in told[2]
+    assert "fits 2.5 minutes: about 2." in told[4]
+    assert built(1.0)[:3] == ("blocks.4", 0, 2e-4)
+    assert "views" not in told[2]
+    assert built(4.5)[:3] == ("blocks.3", 4, 1e-4)
+    assert built(20.0)[:3] == (None, 0, 1e-4)
+    assert "all of it" in told[2]
+    assert built(2.5, cached_crops=1)[:2] == ("blocks.4", 1)
+    assert built(20.0, cached_trunk="blocks.5")[:3] == ("blocks.5", 4, 2e-4)
+
+
+def test_minutes_leave_crops_that_were_said_to_the_whole_network(tmp_path, at_hand, slow_machine):
+    root = folder_of(tmp_path / "birds", size=(60, 70), classes=10, images=3)
+    data = {"root": str(root), "transform": {"name": "resized_crop", "flip": 0.0}}
+    values = {"data": data, "network": {"size": 32}, "training": {"minutes": 1.0}}
+    assert Recipe.parse(values).build().embedder.trunk is None
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,11 @@ from nearkin.networks.embedding import Progress, embed
 _FLIP = 0.5
 
 
+def default_trunk_cache() -> Path:
+    """Where what a trunk makes of samples is kept, unless somebody says another folder."""
+    return Path(user_cache_dir("nearkin")) / "activations"
+
+
 @dataclass(frozen=True)
 class Embedder:
     """Samples to embeddings, in training and in evaluation.
@@ -73,7 +78,7 @@ class Embedder:
             self.network,
             self.trunk,
             samples,
-            self.trunk_cache or Path(user_cache_dir("nearkin")) / "activations",
+            self.trunk_cache or default_trunk_cache(),
             flips=flips,
             crops=self.trunk_crops if flips else 0,
             transform=self.evaluation_transform,

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nearkin import losses
-from nearkin.data import DataSet, ImageArray
+from nearkin.data import DataSet, ImageArray, SampleSet, transforms
 from nearkin.data.looking import Look, look_at
-from nearkin.networks.anatomy import Anatomy, anatomy_of
+from nearkin.networks.anatomy import Anatomy, anatomy_of, make_backbone
+from nearkin.networks.embedder import default_trunk_cache
 from nearkin.networks.pretrained import DEFAULT_NETWORK, default_network, find_weights, network_of
 from nearkin.observer import Observer
 from nearkin.protocols import Retrained
-from nearkin.recipe.budget import Budgeted, fit_budget, measured_speed
+from nearkin.recipe.budget import (
+    USUAL_SHARE,
+    Amounts,
+    Budgeted,
+    fit_budget,
+    measured_speed,
+    seconds_to_read,
+)
 from nearkin.recipe.choices import PYTHON
 from nearkin.recipe.errors import RecipeError
 from nearkin.recipe.recipe import Recipe
@@ -34,7 +43,6 @@ _EMBEDDING_DIM = 512
 _LEARNING_RATE = 2e-4
 _PROXIES_LEARNING_RATE = 1e-2
 _BATCH_SIZE = 120
-_TRAINED_SHARE = 0.4  # of the multiplications, behind a cached trunk
 _IMAGES_SEEN = 28_000
 _FEWEST_EPOCHS, _MOST_EPOCHS = 5, 40
 _LARGER = 8 / 7  # than what a network was trained at: objects look smaller to it in training than afterwards
@@ -113,7 +121,7 @@ def choice_for_few_classes(recipe: Recipe, data_set: DataSet) -> Choices:
 def choices_for_minutes(
     said: Recipe, recipe: Recipe, data_set: DataSet, protocol: Protocol, observer: Observer
 ) -> Choices:
-    """How many epochs, and how much of the network, fit into the minutes that a recipe gives.
+    """How many epochs, how much of the network and how many cached crops fit into a recipe's minutes.
 
     Args:
         said: The recipe as it was given.
@@ -128,9 +136,23 @@ def choices_for_minutes(
     found = fitting_minutes(said, recipe, data_set, protocol, minutes=minutes, observer=observer)
     why = f"fits {minutes:g} minutes: about {found.seconds / 60:.1f} by the speed measured on this machine"
     choices: Choices = {"training.epochs": (found.epochs, why)}
-    if recipe.network.weights is not None and _Open(said)("network.cached_trunk"):
+    if _chooses_trunk(said, recipe):
         choices["network.cached_trunk"] = found.trunk, why  # None: there is time for the whole network
-    return choices
+    if found.crops:
+        choices["network.cached_crops"] = found.crops, why
+    if found.lr is not None and found.lr != recipe.optimizer.lr:
+        choices["optimizer.lr"] = found.lr, "for fine-tuning so much of a pretrained network"
+    return _only_open(choices, _Open(said))
+
+
+def _chooses_trunk(said: Recipe, recipe: Recipe) -> bool:
+    """Whether it is left open what of a pretrained network is trained.
+
+    Whoever says how images are cropped wants them cropped anew each time, which no cache can do.
+    """
+    is_open = _Open(said)
+    own_crops = not is_open("data.transform") or "data.transform" in said.objects
+    return recipe.network.weights is not None and is_open("network.cached_trunk") and not own_crops
 
 
 def fitting_minutes(
@@ -164,19 +186,41 @@ def fitting_minutes(
             "training.epochs instead"
         )
     train, validation = protocol.split(data_set.without_test(), recipe.seed)
-    pretrained = network.weights is not None
-    free = pretrained and _Open(said)("network.cached_trunk")
-    return fit_budget(
-        minutes,
-        anatomy_of(network.name, network.keywords),
-        lambda stage: measured_speed(recipe, stage, observer),
+    amounts = Amounts(
         train=len(train),
         validation=0 if validation is None else len(validation),
         test=0 if data_set.test is None else len(data_set.test),
         again=len(data_set.all_classes) if isinstance(protocol, Retrained) else 0,
         runs=runs,
-        trunk=True if free else network.cached_trunk,
     )
+    anatomy = anatomy_of(network.name, network.keywords)
+    reading = _seconds_to_read(recipe, data_set.train)
+    # Runs that share a budget are compared, and more seeds tell more than more crops.
+    crops_are_open = runs == 1 and _Open(said)("network.cached_crops")
+    return fit_budget(
+        minutes,
+        anatomy,
+        lambda stage: replace(measured_speed(recipe, stage, observer), read=reading),
+        amounts,
+        trunk=_chooses_trunk(said, recipe) or network.cached_trunk,
+        crops=None if crops_are_open else network.cached_crops,
+        free_bytes=_free_bytes(network.trunk_cache),
+    )
+
+
+def _seconds_to_read(recipe: Recipe, samples: SampleSet) -> float:
+    with torch.random.fork_rng(devices=[]):
+        preprocessing = make_backbone(recipe.network.name, **recipe.network.keywords).preprocessing
+    seconds = seconds_to_read(samples, transforms.build("resized_crop", preprocessing=preprocessing))
+    return seconds / max(recipe.data.workers, 1)
+
+
+def _free_bytes(trunk_cache: str | None) -> int:
+    """On the disk where the cache of the trunk's outputs will be."""
+    folder = default_trunk_cache() if trunk_cache is None else Path(trunk_cache).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def _only_open(choices: Choices, is_open: _Open) -> Choices:
@@ -231,7 +275,7 @@ def _fine_tuning(recipe: Recipe, look: Look, anatomy: Anatomy, *, behind_trunk: 
     if recipe.loss.name in losses.names() and not losses.compares_samples(recipe.loss.name):
         found["loss.lr"] = _PROXIES_LEARNING_RATE, "proxies start afresh and learn faster than the network"
     if behind_trunk:
-        stage = anatomy.trunk(_TRAINED_SHARE)
+        stage = anatomy.trunk(USUAL_SHARE)
         found["network.cached_trunk"] = stage, "there is no GPU: what comes before is computed once"
     return found
 

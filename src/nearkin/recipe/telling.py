@@ -49,8 +49,11 @@ def _trained(recipe: Recipe, task: Task) -> str:
     head = "; the head starts as principal components" if recipe.network.pca_head else ""
     if recipe.network.cached_trunk is None:
         return f"all of it{head}"
+    crops = recipe.network.cached_crops
+    views = f" for {2 + crops} views of each image ({crops} random crops among them)" if crops else ""
     size = f"{cache_bytes(recipe, task) / 1e9:.1f} GB"
-    return f"what comes after {recipe.network.cached_trunk}; the rest is computed once, {size} on disk{head}"
+    stage = recipe.network.cached_trunk
+    return f"what comes after {stage}; the rest is computed once{views}, {size} on disk{head}"
 
 
 def cache_bytes(recipe: Recipe, task: Task) -> int:
@@ -77,10 +80,13 @@ def _loss(recipe: Recipe, task: Task) -> str:
 def _length(recipe: Recipe, task: Task) -> str:
     train, validation = task.protocol.split(task.data.without_test(), task.seed)
     epochs = f"{task.settings.epochs} epochs"
+    why = task.description.chosen.get("training.epochs", "")
+    within = f"; {why}" if recipe.training.minutes is not None and why else ""
     if validation is None:
-        return f"{epochs}; the last one counts"
+        return f"{epochs}; the last one counts{within}"
     if task.protocol.taught_by(task.data.without_test(), task.seed).num_classes > train.num_classes:
         return (
             f"{epochs} at most; {validation.num_classes} classes choose how many, and then all of them teach"
+            f"{within}"
         )
-    return f"{epochs}; {validation.num_classes} classes that are not trained on choose the best one"
+    return f"{epochs}; {validation.num_classes} classes that are not trained on choose the best one{within}"

@@ -51,6 +51,8 @@ def within_minutes(
     said: dict[str, Any] = {"training": {"epochs": chosen["epochs"]}}
     if chosen.get("cached_trunk") is not None:
         said["network"] = {"cached_trunk": chosen["cached_trunk"]}
+    if chosen.get("lr") is not None:
+        said["optimizer"] = {"lr": chosen["lr"]}
     values = plan.model_dump(exclude_unset=True)
     recipe = merged(values.get("recipe", {}), said)
     recipe.get("training", {}).pop("minutes", None)
@@ -82,4 +84,6 @@ def _chosen(plan: Plan, minutes: float, seeds_are_said: bool, observer: Observer
         + (f" × {seeds} seeds" if seeds > 1 else "")
         + f" of {epochs} epochs, training {which}"
     )
-    return {"epochs": epochs, "seeds": seeds, "cached_trunk": found.trunk}
+    said = recipe.said.get("optimizer", {})
+    lr = found.lr if isinstance(said, dict) and "lr" not in said else None
+    return {"epochs": epochs, "seeds": seeds, "cached_trunk": found.trunk, "lr": lr}
