@@ -70,7 +70,7 @@ def test_both_find_what_a_plain_product_finds(rows, queries, k, share, gone, see
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("queries", [1, 12])
 def test_threads_share_the_rows(threads, queries, monkeypatch):
-    monkeypatch.setattr(scan, "_ROWS_PER_THREAD", 100)
+    monkeypatch.setattr(scan, "_ROWS_AT_ONCE", 100)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     matrix, asked = unit(1000, 16, 0), unit(queries, 16, 1)
     expected = plain(matrix, asked, 10, None, NONE)

@@ -7,6 +7,7 @@ computed from the float32 vectors.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ CANDIDATES = 64
 """With int8, at least so many candidates per query are compared in float32."""
 MANY = 4
 """Where a filter leaves less than one in so many rows, only these are read."""
-_ROWS_PER_THREAD = 8192
+_ROWS_AT_ONCE = 8192
 
 
 class Found(NamedTuple):
@@ -161,11 +162,14 @@ def _all_blocked(count: int, allowed: Rows | None, blocked: Rows) -> Rows:
 
 
 def _products(matrix: Matrix, query: NDArray[np.float32]) -> NDArray[np.float32]:
-    """``matrix @ query``, at the speed at which the matrix can be read: BLAS is slower than that."""
+    """``matrix @ query``, at the speed at which the matrix can be read: BLAS's product is slower than that."""
     products = np.empty(len(matrix), dtype=np.float32)
 
     def multiply(rows: slice) -> None:
-        np.einsum("nd,d->n", matrix[rows], query, out=products[rows])
+        if hasattr(np, "vecdot"):
+            np.vecdot(matrix[rows], query, out=products[rows])
+        else:  # before NumPy 2.0; a fifth slower
+            np.einsum("nd,d->n", matrix[rows], query, out=products[rows])
 
     _in_threads(multiply, len(matrix))
     return products
@@ -224,14 +228,26 @@ def _tiles_of_bytes(
 
 
 def _in_threads(work: Callable[[slice], None], count: int) -> None:
-    """Share rows among threads; the work leaves Python's lock to others."""
-    parts = max(1, min(torch.get_num_threads(), count // _ROWS_PER_THREAD))
-    bounds = np.linspace(0, count, parts + 1).astype(int).tolist()
-    shares = [slice(*pair) for pair in pairwise(bounds)]
-    if parts == 1:
-        work(shares[0])
-    else:
-        list(_threads(parts).map(work, shares))
+    """Share rows among threads, piece by piece as they come along; the work leaves Python's lock to others.
+
+    This thread works as well: until another one has woken up, a good part is done.
+    """
+    bounds = [*range(0, count, _ROWS_AT_ONCE), count]
+    pieces = deque(slice(*pair) for pair in pairwise(bounds))
+
+    def work_on() -> None:
+        while pieces:
+            try:
+                piece = pieces.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            work(piece)
+
+    more = min(torch.get_num_threads(), len(pieces)) - 1
+    others = [_threads(more).submit(work_on) for _ in range(more)]
+    work_on()
+    for other in others:
+        other.result()
 
 
 @cache
