@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
-from math import ceil
 from threading import Lock
 from typing import NamedTuple
 
@@ -85,14 +84,8 @@ def search_float32(matrix: Matrix, queries: Tensor, k: int, *, allowed: Rows | N
     blocked = _all_blocked(len(matrix), allowed, blocked)
     if len(queries) <= FEW:
         return _together([_best(_products(matrix, query), k, blocked) for query in queries.numpy()])
-
-    def search(some: Tensor) -> Found:
-        products = partial(_product_of_tile, matrix, some.numpy())
-        return _search_tiles(products, len(matrix), len(some), k, blocked)
-
-    shares = queries.split(min(QUERIES_AT_A_TIME, ceil(len(queries) / torch.get_num_threads())))
-    with _one_thread_per_product():
-        return _together(list(_threads(torch.get_num_threads()).map(search, shares)))
+    found = [_search_shares(matrix, some.numpy(), k, blocked) for some in queries.split(QUERIES_AT_A_TIME)]
+    return _together(found)
 
 
 def search_int8(
@@ -127,7 +120,9 @@ def search_int8(
         found = [_best(_scaled_cosines(codes, lengths, one[None]), wanted, blocked) for one in asked]
     else:
         found = [
-            _search_tiles(_tiles_of_bytes(codes, lengths, some), len(codes), len(some), wanted, blocked)
+            _search_tiles(
+                _tiles_of_bytes(codes, lengths, some), range(len(codes)), len(some), wanted, blocked
+            )
             for some in np.split(asked, range(QUERIES_AT_A_TIME, len(asked), QUERIES_AT_A_TIME))
         ]
     return ordered(matrix, _together(found).rows, queries, k)
@@ -162,7 +157,7 @@ def _all_blocked(count: int, allowed: Rows | None, blocked: Rows) -> Rows:
 
 
 def _products(matrix: Matrix, query: NDArray[np.float32]) -> NDArray[np.float32]:
-    """``matrix @ query``, at the speed at which the matrix can be read: BLAS's product is slower than that."""
+    """``matrix @ query``, as fast as the matrix can be read: BLAS's product is slower."""
     products = np.empty(len(matrix), dtype=np.float32)
 
     def multiply(rows: slice) -> None:
@@ -189,10 +184,33 @@ def _scaled_cosines(codes: Codes, lengths: NDArray[np.float32], query: Codes) ->
     return cosines
 
 
-def _product_of_tile(matrix: Matrix, queries: Matrix, rows: slice) -> NDArray[np.float32]:
-    """By NumPy's BLAS, which on AMD's processors is far ahead of torch's, and elsewhere level with it."""
-    products: NDArray[np.float32] = matrix[rows] @ queries.T
-    return products
+def _search_shares(matrix: Matrix, queries: Matrix, k: int, blocked: Rows) -> Found:
+    """Many queries: each thread searches its share of the rows, tile by tile."""
+    threads = torch.get_num_threads()
+    bounds = np.linspace(0, len(matrix), threads + 1).astype(int).tolist()
+
+    def search(share: tuple[int, int]) -> Found:
+        tiles = _products_of_tiles(matrix, queries)
+        return _search_tiles(tiles, range(*share), len(queries), k, blocked)
+
+    with _one_thread_per_product():
+        found = list(_threads(threads).map(search, pairwise(bounds)))
+    similarities, order = torch.cat([part.similarities for part in found], dim=1).topk(k)
+    return Found(torch.cat([part.rows for part in found], dim=1).gather(1, order), similarities)
+
+
+def _products_of_tiles(matrix: Matrix, queries: Matrix) -> Callable[[slice], NDArray[np.float32]]:
+    """Products of some rows at a time with many queries, in the same memory each time.
+
+    By NumPy's BLAS, which on AMD's processors is far ahead of torch's, and elsewhere level with it.
+    """
+    memory = np.empty((min(ROWS_AT_A_TIME, len(matrix)), len(queries)), dtype=np.float32)
+
+    def multiply(rows: slice) -> NDArray[np.float32]:
+        here = matrix[rows]
+        return np.matmul(here, queries.T, out=memory[: len(here)])
+
+    return multiply
 
 
 _PRODUCTS = Lock()
@@ -200,7 +218,7 @@ _PRODUCTS = Lock()
 
 @contextmanager
 def _one_thread_per_product() -> Iterator[None]:
-    """Threads of ours share the queries: threads of BLAS beside them would only wait for each other.
+    """Threads of ours share the rows: threads of BLAS beside them would only wait for each other.
 
     The number of BLAS's threads is the process's, so that one search after the other sets it.
     """
@@ -275,17 +293,22 @@ def _together(parts: list[Found]) -> Found:
 
 
 def _search_tiles(
-    tile_of: Callable[[slice], NDArray[np.float32]], count: int, queries: int, k: int, blocked: Rows
+    tile_of: Callable[[slice], NDArray[np.float32]], rows: range, queries: int, k: int, blocked: Rows
 ) -> Found:
     """Many queries, tile by tile (rows by queries), of which each query keeps its best so far."""
     best = _Best(queries, k)
-    bounds = [0, *range(min(FIRST_ROWS, count), count, ROWS_AT_A_TIME), count]
+    is_better = np.empty((min(ROWS_AT_A_TIME, len(rows)), queries), dtype=bool)
+    second = min(rows.start + FIRST_ROWS, rows.stop)
+    bounds = [rows.start, *range(second, rows.stop, ROWS_AT_A_TIME), rows.stop]
     for start, end in pairwise(bounds):
         tile = tile_of(slice(start, end))
         here = blocked[np.searchsorted(blocked, start) : np.searchsorted(blocked, end)]
         tile[here - start] = -np.inf
         # In the first tile every row is better than none, of which k are enough; later tiles hold few.
-        better = _largest(tile, k) if start == 0 else np.flatnonzero(tile > best.worst)
+        if start == rows.start:
+            better = _largest(tile, k)
+        else:
+            better = np.flatnonzero(np.greater(tile, best.worst, out=is_better[: len(tile)]))
         if len(better):
             places, asking = np.divmod(better, queries)
             best.add(asking, places + start, tile.ravel()[better])
@@ -310,16 +333,20 @@ class _Best:
 
     def add(self, asking: Rows, rows: Rows, values: NDArray[np.float32]) -> None:
         """Take rows into account, each found by one asking query."""
-        k = self._values.shape[1]
-        order = np.argsort(asking, kind="stable")
-        touched, first, counts = np.unique(asking[order], return_index=True, return_counts=True)
+        queries, k = self._values.shape
+        order = np.argsort(
+            asking.astype(np.min_scalar_type(queries)), kind="stable"
+        )  # of small numbers: fast
+        counts = np.bincount(asking, minlength=queries)
+        touched = np.flatnonzero(counts)
+        counts = counts[touched]
         line = np.repeat(np.arange(len(touched)), counts)
-        column = k + np.arange(len(asking)) - np.repeat(first, counts)
+        column = k + np.arange(len(asking)) - np.repeat(counts.cumsum() - counts, counts)
         all_values = np.full((len(touched), k + counts.max()), -np.inf, dtype=np.float32)
         all_rows = np.full(all_values.shape, -1)
         all_values[:, :k], all_rows[:, :k] = self._values[touched], self._rows[touched]
         all_values[line, column], all_rows[line, column] = values[order], rows[order]
-        kept = np.argpartition(-all_values, k, axis=1)[:, :k]
+        kept = np.argpartition(all_values, -k, axis=1)[:, -k:]
         self._values[touched] = np.take_along_axis(all_values, kept, axis=1)
         self._rows[touched] = np.take_along_axis(all_rows, kept, axis=1)
         self.worst[touched] = self._values[touched].min(axis=1)
