@@ -319,7 +319,8 @@ def _largest(tile: NDArray[np.float32], k: int) -> Rows:
     """Places of every query's ``k`` largest, counted through the tile."""
     height, queries = tile.shape
     rows = np.argpartition(-tile.T, k, axis=1)[:, :k] if k < height else np.arange(height)[None]
-    return (rows * queries + np.arange(queries)[:, None]).ravel()
+    places: Rows = (rows * queries + np.arange(queries)[:, None]).ravel()
+    return places
 
 
 class _Best:
