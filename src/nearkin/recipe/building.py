@@ -135,6 +135,18 @@ def fitted_toml(recipe: Recipe) -> str:
     return write_toml(recipe, complete=fitted.complete(), chosen=chosen)
 
 
+def shown_toml(recipe: Recipe) -> tuple[str, Exception | None]:
+    """A recipe with all that would be chosen for its data; where that is not there, as far as it is known.
+
+    Returns:
+        The text, and why what depends on the data is not in it.
+    """
+    try:
+        return fitted_toml(recipe), None
+    except (ValueError, OSError) as error:
+        return recipe.to_toml(), error
+
+
 def training_settings(recipe: Recipe) -> TrainingSettings:
     """The plain numbers of a recipe's training."""
     training = recipe.training
@@ -603,3 +615,15 @@ def _transform(
     function = functools.partial(maker, **choice.keywords) if choice.keywords else maker
     spec = {"object": choice.name, **choice.keywords}
     return PerSample(function, collate=collate), spec if collate is None else None
+
+
+def batches_per_epoch(recipe: Recipe, data: DataSet) -> int:
+    """Training steps of an epoch of a trial.
+
+    Args:
+        recipe: That of the trials, its protocol with validation classes.
+        data: Its data set, without test classes.
+    """
+    task = recipe.build(data=data)
+    samples, _ = task.protocol.split(data, task.seed)
+    return len(task.sampler(samples.labels, seed=task.seed, rank=0, world_size=1))
