@@ -40,6 +40,7 @@ __all__ = [
     "Modifier",
     "NoLabels",
     "OfClusters",
+    "OfPairs",
     "VICReg",
     "WithUnlabelled",
     "base_of",
