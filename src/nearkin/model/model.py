@@ -30,6 +30,7 @@ from nearkin.model.files import describe, read_embedder, read_threshold, write_e
 from nearkin.model.inputs import as_samples
 from nearkin.networks import Embedder
 from nearkin.networks.splitting import device_of
+from nearkin.networks.two_towers import tower
 from nearkin.networks.weights import add_weights
 
 if TYPE_CHECKING:

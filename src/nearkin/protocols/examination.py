@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from nearkin.atomic import write_json
 from nearkin.data import DataSet, SampleSet, common_labels
 from nearkin.evaluation import (
@@ -14,6 +17,7 @@ from nearkin.evaluation import (
     Diagnostics,
     Interval,
     PairedDifference,
+    PairScores,
     ReidentificationScores,
     RetrievalScores,
     Whitening,
@@ -30,6 +34,7 @@ from nearkin.evaluation.reranking import Reranking, checked_rerankings
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.sealed import concatenated, score_test, side_by_side
+from nearkin.protocols.verification import verified_with_intervals
 from nearkin.training import Run, TestEmbeddings
 
 _FEWEST_CLASSES = 3  # for an interval of clusters, which leaves one out
@@ -120,16 +125,18 @@ def examine(
     observer.stage("looking for what goes wrong")
     labels, seed = opened.queries.labels, int(run.terms.get("seed", 0))
     reidentification, across_cameras = _reidentified(opened, recall_at, seed, observer)
-    clustering = clustering_scores(opened.query_embeddings, labels, seed=seed, keep_assignment=True)
+    verification, of_pairs = verified_with_intervals(opened, result.threshold, seed)
+    clustering = clustering_scores(embeddings, labels, seed=seed, keep_assignment=True)
     several = len(labels.unique()) >= _FEWEST_CLASSES
     found = Examination(
         run,
         opened,
-        bootstrap_intervals(opened.scores, labels, seed=seed)
+        of_pairs
+        | bootstrap_intervals(opened.scores, opened.queries.labels, seed=seed)
         | across_cameras
         | (clustering_intervals(clustering, labels, seed=seed) if several else {}),
         clustering,
-        diagnostics(opened.query_embeddings, labels, recall_at=recall_at),
+        diagnostics(embeddings, labels, recall_at=recall_at),
         run.path / "evaluation.json",
         reidentification=reidentification,
     )
@@ -211,5 +218,6 @@ def _to_dict(found: Examination) -> dict[str, Any]:
         "clustering": found.clustering.to_dict(),
         "reranked": {name: one.to_dict() for name, one in found.reranked.items()},
         "reidentification": None if found.reidentification is None else found.reidentification.to_dict(),
+        "verification": None if found.verification is None else found.verification.to_dict(),
         **details,
     }

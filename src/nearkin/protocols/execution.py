@@ -18,6 +18,7 @@ from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.audit import audit
 from nearkin.protocols.sealed import by_size, concatenated, prepared, seal
+from nearkin.protocols.verification import gain_on_pairs, verified
 from nearkin.training import NetworkResult, Result, Run, Task, TestEmbeddings
 from nearkin.training.memory import warn_if_too_large
 from nearkin.training.result import SplitSummary, Start

@@ -14,8 +14,9 @@ from nearkin.evaluation import nearest_neighbours
 from nearkin.evaluation.diagnostics import label_doubts
 from nearkin.observer import Observer
 from nearkin.protocols.less_supervision import LessSupervision
-from nearkin.training import NetworkResult, Run, Scorer, Task
+from nearkin.training import NetworkResult, Run, Scorer, Task, train
 from nearkin.training.protocol import register
+from nearkin.training.resuming import grouped
 
 NOISE = ("uniform", "nearest")
 CLEANING = ("neighbours",)
@@ -39,10 +40,16 @@ class NoisyLabels(LessSupervision):
             :func:`nearkin.evaluation.diagnostics`). Such samples are left out, or learnt from without a
             label (``[unlabelled]``). How many of them were wrong is in ``label_quality.json`` of the run.
         neighbours: How many nearest neighbours are asked.
+        degrees: From which angle on a sample is far from the dominant centre.
     """
 
     def __init__(
-        self, share: float = 0.2, noise: str = "uniform", clean: str | None = None, neighbours: int = 10
+        self,
+        share: float = 0.2,
+        noise: str = "uniform",
+        clean: str | None = None,
+        neighbours: int = 10,
+        degrees: float = 75.0,
     ) -> None:
         if not 0 <= share < 1:
             raise ValueError(f"share={share} must be at least 0 and below 1")
@@ -52,6 +59,9 @@ class NoisyLabels(LessSupervision):
             raise ValueError(f"clean={clean!r} must be one of: {', '.join(CLEANING)}")
         if neighbours < 1:
             raise ValueError(f"neighbours={neighbours} must be at least 1")
+        if not 0 < degrees < 180:
+            raise ValueError(f"degrees={degrees} must lie between 0 and 180")
+        self.degrees = degrees
         self.share, self.noise, self.clean, self.neighbours = share, noise, clean, neighbours
 
     def weakened(self, samples: SampleSet, seed: int) -> tuple[SampleSet, str]:
@@ -78,7 +88,7 @@ class NoisyLabels(LessSupervision):
             if self.noise == "nearest":
                 labels[wrong] = nearest_classes(features, labels)[labels[wrong]]
             if self.clean is not None:
-                doubted = doubtful_rows(features, labels, self.neighbours)
+                doubted = self._doubted(task, run, samples.relabelled(labels), features, observer)
                 labels[doubted] = UNKNOWN
                 # Where images were left out after the labels were drawn, rows are not what they were.
                 if run.writes and self._note(len(samples)) in data.notes:

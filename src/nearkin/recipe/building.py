@@ -120,6 +120,7 @@ def build_task(
         for line in told(whole, task):
             observer.tell(line)
     example = _base_loss_maker(whole)(2, embedder.network.embedding_dim, torch.Generator())
+    of_known_pairs(example, data_set.train)  # says whether the loss needs classes
     learns = next(example.parameters(), None) is not None
     origins = {key: f"ours: {chosen[key]}" if key in chosen else one for key, one in said.origins().items()}
     return replace(task, disclosure=disclosure(whole, task, loss_learns=learns, origins=origins))
@@ -312,9 +313,11 @@ def _sampler_maker(recipe: Recipe, unlabelled: Method | None) -> SamplerMaker:
     if unlabelled is None:
         return alone
 
-    def make(labels: Tensor, *, seed: int, rank: int, world_size: int) -> PlannedSampler:
+    def make(
+        labels: Tensor, *, seed: int, rank: int, world_size: int, pairs: Tensor | None = None
+    ) -> PlannedSampler:
         if bool((labels >= 0).all()):
-            return alone(labels, seed=seed, rank=rank, world_size=world_size)
+            return alone(labels, seed=seed, rank=rank, world_size=world_size, pairs=pairs)
         return unlabelled.batches(
             labels,
             lambda known: alone(known, seed=seed, rank=0, world_size=1),
@@ -332,14 +335,18 @@ def _labelled_sampler_maker(recipe: Recipe) -> SamplerMaker:
     assert settings.name is not None
     maker = None if settings.name.startswith(PYTHON) else SamplerRecipe.maker(settings.name)
 
-    def make(labels: Tensor, *, seed: int, rank: int, world_size: int) -> PlannedSampler:
+    def make(
+        labels: Tensor, *, seed: int, rank: int, world_size: int, pairs: Tensor | None = None
+    ) -> PlannedSampler:
         made = maker or _given(recipe, "sampler")
+        known = {"pairs": pairs} if "pairs" in inspect.signature(made).parameters else {}
         sampler: PlannedSampler = made(
             labels,
             batch_size=settings.batch_size,
             seed=seed,
             rank=rank,
             world_size=world_size,
+            **known,
             **settings.keywords,
         )
         return sampler

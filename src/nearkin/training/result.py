@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nearkin.data import SampleSet
-from nearkin.evaluation import Interval, RetrievalScores, Threshold
+from nearkin.evaluation import Interval, PairScores, RetrievalScores, Threshold
 from nearkin.extras import data_frame
 
 if TYPE_CHECKING:
@@ -344,6 +344,7 @@ class Result:
             "test_deviation": self.test_deviation,
             "start": None if self.start is None else self.start.to_dict(),
             "concatenated": None if self.concatenated is None else self.concatenated.to_dict(),
+            **({} if self.verification is None else {"verification": self.verification.to_dict()}),
             "warnings": list(self.warnings),
             "recipe": self.recipe,
             "chosen": self.chosen,
@@ -406,6 +407,8 @@ class Result:
         lines[0] += f", MAP@R {100 * self.test.map_at_r:.2f} %"
         if self.start is not None:
             before = f"{100 * self.start.test.recall_at[k]:.2f} %"
+            if self.start.verification is not None:
+                before = f"ROC AUC {100 * self.start.verification.verification.roc_auc:.2f} %"
             lines.append(f"{self.start.name}: {before}; training {self.start.verdict}")
         lines.append(f"selected: {self.rule}" + (f", epoch {self.epoch}" if self.epoch else ""))
         lines += [f"warning: {text}" for text in self.warnings]
