@@ -36,6 +36,7 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     table.add_column("")
     scores = {
         "test classes": result.test.to_dict(),
+        **{f"  {name.replace('_', ' ')}": one.to_dict() for name, one in result.directions.items()},
         "± over folds": result.test_deviation,
         "concatenated": None if result.concatenated is None else result.concatenated.to_dict(),
         **({} if start is None else {start.name: start.test.to_dict()}),

@@ -50,6 +50,7 @@ from nearkin.data.shown import shown
 from nearkin.data.tables import table
 from nearkin.data.texts import Texts
 from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
+from nearkin.data.two_modalities import EachModality, TwoModalities, modalities
 from nearkin.data.vectors import Vectors
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "BrokenImageError",
     "DataSet",
     "DatasetSamples",
+    "EachModality",
     "HuggingFaceSamples",
     "ImageArray",
     "ImageFiles",
@@ -74,6 +76,7 @@ __all__ = [
     "Samples",
     "Texts",
     "Transform",
+    "TwoModalities",
     "Vectors",
     "as_data_set",
     "as_samples",
@@ -88,6 +91,7 @@ __all__ = [
     "leave_out",
     "len_of",
     "loader",
+    "modalities",
     "move",
     "names",
     "pairs",

@@ -115,6 +115,17 @@ class Model:
             one.network.to(device)
         return self
 
+    def modality(self, number: int) -> Model:
+        """The model of one of two modalities, which embeds samples of that one into the common space.
+
+        Args:
+            number: 0 for the first, 1 for the second.
+
+        Raises:
+            ValueError: The model is of one modality.
+        """
+        return Model([tower(one, number) for one in self.embedders], self.about)
+
     def embed(
         self,
         inputs: Any,

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nearkin.data import SampleSet
+from nearkin.data import SampleSet, TwoModalities
 from nearkin.data.nested import move
+from nearkin.data.two_modalities import modality
 from nearkin.evaluation import (
     RetrievalScores,
     Threshold,
@@ -382,7 +383,16 @@ class _Training:
             return self.processes.ask_first(lambda: scorer(self.embedder).to_dict())
         embeddings, held_out = self._embed(self.validation), self.validation
         recall_at = self.settings.recall_at
-        return self.processes.ask_first(lambda: retrieval_scores(embeddings, labels, recall_at=recall_at))
+
+        def found() -> dict[str, Any]:
+            row: dict[str, Any] = _retrieved(held_out, embeddings, recall_at).to_dict()
+            if held_out.pairs is not None:
+                pairs, same = held_out.pairs.scored()
+                scores = pair_scores(pair_similarities(embeddings, pairs), same)
+                row["roc_auc"] = scores.verification.roc_auc
+            return row
+
+        return self.processes.ask_first(found)
 
     def _embed(self, samples: SampleSet, what: Literal["embeddings", "features"] = "embeddings") -> Tensor:
         """All samples through the present network, the work shared between processes; on the CPU."""
@@ -418,7 +428,7 @@ class _Training:
 
     def _threshold(self, held_out: SampleSet, class_names: Sequence[str]) -> Threshold | None:
         """Of the selected network, on the classes that selected it; ``None`` if they are too few."""
-        if held_out.num_classes < FEWEST_CLASSES:
+        if held_out.num_classes < FEWEST_CLASSES or isinstance(held_out.samples, TwoModalities):
             return None
         self.observer.stage(f"choosing a threshold on {held_out.num_classes:,} validation classes")
         embeddings = self._embed(held_out)
@@ -493,6 +503,16 @@ class _Training:
         self.epoch, self.batch, self.best, self.rows = (
             state[key] for key in ("epoch", "batch", "best", "rows")
         )
+
+
+def _retrieved(samples: SampleSet, embeddings: Tensor, recall_at: Sequence[int]) -> RetrievalScores:
+    """Samples searched among themselves; of two modalities, the second in the first."""
+    if not isinstance(samples.samples, TwoModalities):
+        return retrieval_scores(embeddings, samples.labels, recall_at=recall_at)
+    (queries, searching), (gallery, found) = (modality(samples, embeddings, number) for number in (1, 0))
+    return retrieval_scores(
+        searching, queries.labels, gallery=found, gallery_labels=gallery.labels, recall_at=recall_at
+    )
 
 
 def _optimizer(task: Task, network: Network, loss: Loss) -> Optimizer:
