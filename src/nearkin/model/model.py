@@ -30,6 +30,7 @@ from nearkin.model.files import describe, read_embedder, read_threshold, write_e
 from nearkin.model.inputs import as_samples
 from nearkin.networks import Embedder
 from nearkin.networks.splitting import device_of
+from nearkin.networks.two_towers import tower
 from nearkin.networks.weights import add_weights
 
 if TYPE_CHECKING:
@@ -113,6 +114,17 @@ class Model:
         for one in self.embedders:
             one.network.to(device)
         return self
+
+    def modality(self, number: int) -> Model:
+        """The model of one of two modalities, which embeds samples of that one into the common space.
+
+        Args:
+            number: 0 for the first, 1 for the second.
+
+        Raises:
+            ValueError: The model is of one modality.
+        """
+        return Model([tower(one, number) for one in self.embedders], self.about)
 
     def embed(
         self,

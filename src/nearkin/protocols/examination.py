@@ -7,13 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from nearkin.atomic import write_json
-from nearkin.data import DataSet, SampleSet, common_labels
+from nearkin.data import DataSet, SampleSet, TwoModalities, common_labels
+from nearkin.data.joining import join_samples
 from nearkin.evaluation import (
     ClusteringScores,
     Diagnostics,
     Interval,
     PairedDifference,
+    PairScores,
     ReidentificationScores,
     RetrievalScores,
     Whitening,
@@ -30,6 +35,7 @@ from nearkin.evaluation.reranking import Reranking, checked_rerankings
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.sealed import concatenated, score_test, side_by_side
+from nearkin.protocols.verification import verified_with_intervals
 from nearkin.training import Run, TestEmbeddings
 
 _FEWEST_CLASSES = 3  # for an interval of clusters, which leaves one out
@@ -68,6 +74,9 @@ class Examination:
         file: Where all of it is written.
         reranked: Every re-ranking that was asked for, with its effect.
         reidentification: The same search across cameras, where the data knows them.
+        verification: Scores of the known pairs, where the data is of pairs; their intervals are among those.
+        looked_at: The samples that clusters and diagnostics are of, where these are not the queries: of two
+            modalities, the items of both.
     """
 
     run: Run
@@ -78,11 +87,13 @@ class Examination:
     file: Path
     reranked: dict[str, Reranked] = field(default_factory=dict)
     reidentification: ReidentificationScores | None = None
+    verification: PairScores | None = None
+    looked_at: SampleSet | None = None
 
     @property
     def samples(self) -> SampleSet:
         """The samples that the diagnostics' rows and labels refer to."""
-        return self.opened.queries
+        return self.looked_at or self.opened.queries
 
 
 def open_again(
@@ -118,20 +129,26 @@ def examine(
     recall_at = tuple(result.test.recall_at)
     opened = open_again(embedders, data, recall_at, observer)
     observer.stage("looking for what goes wrong")
-    labels, seed = opened.queries.labels, int(run.terms.get("seed", 0))
+    seed = int(run.terms.get("seed", 0))
+    looked_at, embeddings = _looked_at(opened, data)
+    labels = looked_at.labels
     reidentification, across_cameras = _reidentified(opened, recall_at, seed, observer)
-    clustering = clustering_scores(opened.query_embeddings, labels, seed=seed, keep_assignment=True)
+    verification, of_pairs = verified_with_intervals(opened, result.threshold, seed)
+    clustering = clustering_scores(embeddings, labels, seed=seed, keep_assignment=True)
     several = len(labels.unique()) >= _FEWEST_CLASSES
     found = Examination(
         run,
         opened,
-        bootstrap_intervals(opened.scores, labels, seed=seed)
+        of_pairs
+        | bootstrap_intervals(opened.scores, opened.queries.labels, seed=seed)
         | across_cameras
         | (clustering_intervals(clustering, labels, seed=seed) if several else {}),
         clustering,
-        diagnostics(opened.query_embeddings, labels, recall_at=recall_at),
+        diagnostics(embeddings, labels, recall_at=recall_at),
         run.path / "evaluation.json",
         reidentification=reidentification,
+        verification=verification,
+        looked_at=looked_at,
     )
     if methods:
         whitening = _whitening(embedders, data, observer) if "whitening" in methods else None
@@ -140,6 +157,19 @@ def examine(
         found = replace(found, reranked=effects)
     write_json(found.file, _to_dict(found))
     return found
+
+
+def _looked_at(opened: TestEmbeddings, data: DataSet) -> tuple[SampleSet, Tensor]:
+    """What clusters and diagnostics are of: the queries, or the items of both modalities."""
+    queries, gallery = opened.queries, opened.gallery
+    if data.test is None or not isinstance(data.test.samples, TwoModalities):
+        return queries, opened.query_embeddings
+    assert gallery is not None
+    assert opened.gallery_embeddings is not None
+    both = join_samples(gallery.samples, queries.samples)
+    labels = torch.cat([gallery.labels, queries.labels])  # in one numbering, that of the pairs
+    together = torch.cat([opened.gallery_embeddings, opened.query_embeddings])
+    return SampleSet(both, labels, gallery.class_names), together
 
 
 def _whitening(embedders: Sequence[Embedder], data: DataSet, observer: Observer) -> Whitening:
@@ -211,5 +241,6 @@ def _to_dict(found: Examination) -> dict[str, Any]:
         "clustering": found.clustering.to_dict(),
         "reranked": {name: one.to_dict() for name, one in found.reranked.items()},
         "reidentification": None if found.reidentification is None else found.reidentification.to_dict(),
+        "verification": None if found.verification is None else found.verification.to_dict(),
         **details,
     }

@@ -199,7 +199,7 @@ class Run:
 
     def _is_started(self) -> bool:
         """Whether there is anything to continue from, in a fold of it or its own."""
-        of_folds = [*self.path.glob("fold-*/metrics.jsonl"), *self.path.glob(f"{SELECTION}/metrics.jsonl")]
+        of_folds = [*self.path.glob("fold-*/metrics.jsonl"), *self.path.glob(f"{SELECTION}*/metrics.jsonl")]
         own = self.metrics_file.exists() or self.result_file.exists() or bool(self._checkpoints())
         return own or any(of_folds)
 
