@@ -18,6 +18,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -28,21 +29,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from nearkin.index.address import Address, parse_address
+from nearkin.index.address import Address, as_address
 from nearkin.index.checking import change_of, checked_queries, checked_vectors
 from nearkin.index.filters import Where
 from nearkin.index.items import Item, NewItem
-from nearkin.index.model_files import Part, fetched, parts_of
+from nearkin.index.model_files import Part, parts_of
 from nearkin.index.postgres_filters import filter_to_sql
 from nearkin.index.postgres_server import PostgresServer, package
 from nearkin.index.scan import Matrix
+from nearkin.index.server_store import (
+    CONNECTIVITY,
+    EXPANSION_ADD,
+    EXPANSION_SEARCH,
+    FORMAT,
+    ServerStore,
+    batches,
+)
 from nearkin.index.store import Change, Nearest
 from nearkin.model import Model
 
 HalfOrFull = Literal["float32", "float16"]
-FORMAT = 1
-CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 100
-"""Of the HNSW graph."""
 _MOST_EXPANSION = 1000  # pgvector's limit of hnsw.ef_search, and so of what an approximate search finds
 _MOST_EXCLUDED = 256
 _MOST_DIMENSIONS = {"float32": 2000, "float16": 4000}  # of a graph
@@ -71,7 +77,7 @@ _COLUMNS = "id, name, label, metadata, path, content"
 R = TypeVar("R")
 
 
-class PostgresStore:
+class PostgresStore(ServerStore[PostgresServer]):
     """Items and vectors in PostgreSQL; see :class:`~nearkin.index.store.Store` and this module.
 
     Args:
@@ -85,16 +91,7 @@ class PostgresStore:
     at_a_time = 128
 
     def __init__(self, address: str | Address) -> None:
-        self.address = address if isinstance(address, Address) else parse_address(address)
-        self.name = self.address.name
-        self.place = str(self.address)
-        self._server = PostgresServer(self.address)
-        try:
-            self._about = self._read_about()
-        except BaseException:
-            self.close()
-            raise
-        self._server.patient = True
+        super().__init__(address, PostgresServer)
 
     @classmethod
     def create(
@@ -120,24 +117,18 @@ class PostgresStore:
         """
         if precision not in get_args(HalfOrFull):
             raise ValueError(f'precision={precision!r} must be "float32" or "float16" in PostgreSQL')
-        where = address if isinstance(address, Address) else parse_address(address)
+        where = as_address(address)
         told = {**(about or {}), "format": FORMAT, "dimension": dimension, "precision": precision}
-        server = PostgresServer(where)
-        try:
+        with closing(PostgresServer(where)) as server:
             server.transaction(partial(_create, name=where.name, about=told, model=model))
-        finally:
-            server.close()
         return cls(where)
 
     @staticmethod
     def exists(address: str | Address) -> bool:
         """Whether there is an index at this address."""
-        where = address if isinstance(address, Address) else parse_address(address)
-        server = PostgresServer(where)
-        try:
+        where = as_address(address)
+        with closing(PostgresServer(where)) as server:
             return server.transaction(partial(_about_of, name=where.name)) is not None
-        finally:
-            server.close()
 
     def drop(self) -> None:
         """Remove the index from the server, for good, and close the store."""
@@ -150,45 +141,23 @@ class PostgresStore:
         self.close()
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        """What :meth:`create` was told, and format, dimension and precision."""
-        return self._about
-
-    @property
-    def dimension(self) -> int:
-        """D, the size of a vector."""
-        return int(self._about["dimension"])
-
-    @property
     def precision(self) -> str:
         """What the vectors are kept and searched in."""
         return str(self._about["precision"])
 
-    def _read_about(self) -> dict[str, Any]:
-        about = self._server.transaction(partial(_about_of, name=self.name))
-        if about is None:
-            raise ValueError(f"{self.address.server} holds no index {self.name}")
-        if about.get("format") != FORMAT:
-            raise ValueError(
-                f"{self.place} is an index of format {about.get('format')}, and this nearkin reads format "
-                f"{FORMAT}: use a newer nearkin, or build the index again"
-            )
-        return about
+    def _read_about(self) -> dict[str, Any] | None:
+        return self._server.transaction(partial(_about_of, name=self.name))
 
-    def model_folder(self) -> Path:
-        """A folder with the model, fetched from the server unless the cache has it."""
+    def _model_parts(self) -> Iterator[Part]:
         query = (
             "SELECT file, part, data FROM nearkin.model_files WHERE index_name = %s "
             "ORDER BY file = 'card.json', file, part"
         )
 
-        def work(connection: Any) -> Iterator[Part]:
-            yield from (Part(*row) for row in connection.execute(query, [self.name]))
+        def work(connection: Any) -> list[Part]:
+            return [Part(*row) for row in connection.execute(query, [self.name])]
 
-        def parts() -> Iterator[Part]:
-            yield from self._reading(lambda connection: list(work(connection)))
-
-        return fetched(str(self._about["fingerprint"]), parts)
+        yield from self._reading(work)
 
     # Writing.
 
@@ -235,7 +204,7 @@ class PostgresStore:
     def _stored(self, vector: Matrix) -> tuple[int, Any]:
         """The checksum and the value of a vector as the table holds it."""
         kept = vector.astype(np.float16 if self.precision == "float16" else np.float32)
-        return zlib.crc32(kept.tobytes()), _vector_type(self.precision)(kept)
+        return _checksum(kept), _vector_type(self.precision)(kept)
 
     def _count_up(self, connection: Any) -> None:
         connection.execute("UPDATE nearkin.indexes SET version = version + 1 WHERE name = %s", [self.name])
@@ -329,9 +298,7 @@ class PostgresStore:
         self, found: Sequence[tuple[int, int, float]], queries: Tensor
     ) -> list[tuple[int, int, float]]:
         """What was found in float16, compared with the queries in float32."""
-        ids = sorted({one for _, one, _ in found})
-        there = zip(ids, self._vectors_of(ids), strict=True)
-        rows = {one: row for one, row in there if row is not None}
+        rows = self._vectors_of(sorted({one for _, one, _ in found}))
         again = [(place, one, float(queries[place] @ rows[one])) for place, one, _ in found if one in rows]
         return sorted(again, key=lambda one: (one[0], -one[2], one[1]))
 
@@ -398,28 +365,17 @@ class PostgresStore:
         query = "SELECT content, min(id) FROM {items} WHERE content = ANY(%s) GROUP BY content"
         return dict(self._select(query, values=[list(contents)]))
 
-    def vectors(self, ids: Sequence[int] | Tensor) -> Tensor:
-        """Unit rows ``(n, D)``, float32, of the items of these ids."""
-        wanted = ids.tolist() if isinstance(ids, Tensor) else [int(one) for one in ids]
-        rows = self._vectors_of(wanted)
-        for one, row in zip(wanted, rows, strict=True):
-            if row is None:
-                raise KeyError(f"there is no item {one} in this index")
-        there = [row for row in rows if row is not None]
-        return torch.stack(there) if there else torch.empty(0, self.dimension)
-
-    def _vectors_of(self, ids: Sequence[int]) -> list[Tensor | None]:
+    def _vectors_of(self, ids: Sequence[int]) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
-        for start in range(0, len(ids), _AT_A_TIME):
-            some = list(ids[start : start + _AT_A_TIME])
-            query = "SELECT id, embedding FROM {items} WHERE id = ANY(%s)"
-            rows = self._select(query, values=[some], binary=True)
+        query = "SELECT id, embedding FROM {items} WHERE id = ANY(%s)"
+        for some in batches(ids, _AT_A_TIME):
+            rows = self._select(query, values=[list(some)], binary=True)
             if rows:
                 matrix = torch.from_numpy(np.stack([one.to_numpy() for _, one in rows])).float()
                 if self.precision == "float16":  # halves do not have length 1
                     matrix = normalize(matrix)
                 found |= dict(zip([one for one, _ in rows], matrix, strict=True))
-        return [found.get(one) for one in ids]
+        return found
 
     def version(self) -> int:
         """A number that changes whenever items do."""
@@ -430,19 +386,12 @@ class PostgresStore:
 
     def damaged(self) -> list[str]:
         """The names of items whose vectors are not what was written; empty where all is well."""
-        ids, damaged = self.ids().tolist(), []
         query = "SELECT name, checksum, embedding FROM {items} WHERE id = ANY(%s) ORDER BY id"
-        for start in range(0, len(ids), _AT_A_TIME):
-            for name, checksum, vector in self._select(
-                query, values=[ids[start : start + _AT_A_TIME]], binary=True
-            ):
-                if zlib.crc32(_bytes_of(vector.to_numpy())) != checksum:
-                    damaged.append(name)
+        damaged: list[str] = []
+        for some in batches(self.ids().tolist(), _AT_A_TIME):
+            rows = self._select(query, values=[some], binary=True)
+            damaged += [name for name, checksum, vector in rows if _checksum(vector.to_numpy()) != checksum]
         return damaged
-
-    def close(self) -> None:
-        """Let go of the connections of all threads."""
-        self._server.close()
 
     def _select(
         self,
@@ -559,5 +508,5 @@ def _as_nearest(
     return Nearest(ids, similarities.clamp(max=1.0))
 
 
-def _bytes_of(vector: NDArray[Any]) -> bytes:
-    return np.ascontiguousarray(vector).tobytes()
+def _checksum(vector: NDArray[Any]) -> int:
+    return zlib.crc32(np.ascontiguousarray(vector).tobytes())

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from nearkin.extras import require
 from nearkin.index.address import Address
 from nearkin.index.patience import attempts
+from nearkin.index.server_store import first_line, unreachable
 
 _LOST = ("08", "57P01", "57P02", "57P03", "40001", "40P01")
 """SQLSTATEs after which the same transaction may well succeed: no connection, a server that stops or starts,
@@ -67,11 +68,7 @@ class PostgresServer:
                         raise
                     lost = error
                     self._forget()
-        where, patience = self._address.server, self._address.patience
-        waited = f" for {patience:g} s" if self.patient else ""
-        raise ConnectionError(
-            f"PostgreSQL at {where} cannot be reached{waited}: {_first_line(lost)}"
-        ) from lost
+        raise unreachable("PostgreSQL", self._address, lost, waited=self.patient) from lost
 
     def close(self) -> None:
         """Close the connections of all threads."""
@@ -121,7 +118,7 @@ class PostgresServer:
             yield
         except errors.InsufficientPrivilege as error:
             raise PermissionError(
-                f"PostgreSQL at {where} does not allow that: {_first_line(error)}"
+                f"PostgreSQL at {where} does not allow that: {first_line(error)}"
             ) from error
         except errors.FeatureNotSupported as error:
             if "vector" not in str(error):
@@ -132,13 +129,13 @@ class PostgresServer:
             ) from error
         except (errors.DiskFull, errors.OutOfMemory) as error:
             full = OSError(
-                f"PostgreSQL at {where} has no space left ({_first_line(error)}): everything that was "
+                f"PostgreSQL at {where} has no space left ({first_line(error)}): everything that was "
                 "reported as added is kept; make space and add the rest again"
             )
             full.errno = errno.ENOSPC
             raise full from error
         except self._psycopg.DataError as error:
-            raise ValueError(f"PostgreSQL cannot hold what it was given: {_first_line(error)}") from error
+            raise ValueError(f"PostgreSQL cannot hold what it was given: {first_line(error)}") from error
 
 
 def package(module: str) -> ModuleType:
@@ -185,8 +182,3 @@ def _was_committed(connection: Any, number: str) -> bool:
     """Whether a transaction took place; called with the index locked, and so when the other has ended."""
     found = connection.execute("SELECT pg_xact_status(%s::xid8)", [number]).fetchone()[0]
     return bool(found == "committed")
-
-
-def _first_line(error: Exception | None) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
