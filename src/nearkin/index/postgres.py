@@ -2,10 +2,10 @@
 
 In the schema ``nearkin`` the table ``indexes`` holds a row per index: ``name``, ``about`` (JSON: format,
 dimension, precision, the model's fingerprint) and ``version``. ``model_files`` holds the model's files in
-parts. ``items_NAME`` holds the items: ``id`` (never given twice), ``key`` (SHA-256 of the name, which may be
-longer than PostgreSQL's indexes allow), ``name``, ``label``, ``metadata`` (jsonb), ``path``, ``content``
-(SHA-256 of what was embedded), ``checksum`` (CRC-32 of the vector) and ``embedding`` (``vector`` or
-``halfvec``).
+parts, ``writes`` a note of every transaction of the last day. ``items_NAME`` holds the items: ``id`` (never
+given twice), ``key`` (SHA-256 of the name, which may be longer than PostgreSQL's indexes allow), ``name``,
+``label``, ``metadata`` (jsonb), ``path``, ``content`` (SHA-256 of what was embedded), ``checksum`` (CRC-32 of
+the vector) and ``embedding`` (``vector`` or ``halfvec``).
 
 Writers take turns: each locks the row of its index. Everything a call writes is one transaction, which is
 done again where the connection is lost, and never twice: see :mod:`nearkin.index.postgres_server`. Passwords
@@ -71,6 +71,11 @@ _SCHEMA = (
         part integer NOT NULL,
         data bytea NOT NULL,
         PRIMARY KEY (index_name, file, part)
+    )""",
+    """CREATE TABLE IF NOT EXISTS nearkin.writes (
+        at timestamptz NOT NULL DEFAULT now(),
+        token uuid NOT NULL,
+        PRIMARY KEY (at, token)
     )""",
 )
 _COLUMNS = "id, name, label, metadata, path, content"

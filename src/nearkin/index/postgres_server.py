@@ -1,7 +1,9 @@
 """Connections to PostgreSQL, and transactions that outlive them.
 
 Where the connection is lost, another one is made, for as long as the address's ``patience``, and the
-transaction is done once more. Whether a COMMIT that was not answered took place is asked of the server.
+transaction is done once more. Every transaction that writes leaves a note in the database: whether a COMMIT
+that was not answered took place is looked up there. PostgreSQL's own numbers of transactions would not do:
+the number of one that is lost in a crash may be given to another.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, TypeVar
+from uuid import UUID, uuid4
 
 from nearkin.extras import require
 from nearkin.index.address import Address
@@ -47,7 +50,8 @@ class PostgresServer:
             work: Called with a connection.
             alone_in: The index to which no other process may write meanwhile.
         """
-        unsure: tuple[str, R] | None = None  # a transaction whose COMMIT was not answered, and its result
+        token = uuid4()
+        unsure: list[R] = []  # the result of a transaction whose COMMIT was not answered
         lost: Exception | None = None
         with self._told():
             for _ in attempts(self._address.patience if self.patient else 0.0):
@@ -56,12 +60,12 @@ class PostgresServer:
                     with connection.transaction():
                         if alone_in is not None:
                             _lock_index(connection, alone_in)
-                        if unsure is not None and _was_committed(connection, unsure[0]):
-                            return unsure[1]
-                        unsure = None
-                        number = _number_of_transaction(connection) if alone_in is not None else ""
+                            if unsure and _was_committed(connection, token):
+                                return unsure[0]
+                            _note_write(connection, token)
+                        unsure.clear()
                         result = work(connection)
-                        unsure = (number, result) if number else None
+                        unsure.append(result)
                     return result
                 except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:  # noqa: PERF203
                     if not self._is_lost(error):
@@ -174,11 +178,13 @@ def _lock_index(connection: Any, name: str) -> None:
         raise ValueError(f"the index {name} is no longer there")
 
 
-def _number_of_transaction(connection: Any) -> str:
-    return str(connection.execute("SELECT pg_current_xact_id()::text").fetchone()[0])
+def _note_write(connection: Any, token: UUID) -> None:
+    """Leave a note of a transaction, which is there when it was committed; older ones go."""
+    connection.execute("DELETE FROM nearkin.writes WHERE at < now() - interval '1 day'")
+    connection.execute("INSERT INTO nearkin.writes (token) VALUES (%s)", [token])
 
 
-def _was_committed(connection: Any, number: str) -> bool:
+def _was_committed(connection: Any, token: UUID) -> bool:
     """Whether a transaction took place; called with the index locked, and so when the other has ended."""
-    found = connection.execute("SELECT pg_xact_status(%s::xid8)", [number]).fetchone()[0]
-    return bool(found == "committed")
+    query = "SELECT 1 FROM nearkin.writes WHERE token = %s"
+    return connection.execute(query, [token]).fetchone() is not None
