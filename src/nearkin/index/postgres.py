@@ -14,6 +14,7 @@ come from libpq: ``PGPASSWORD``, or a passfile.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import zlib
@@ -56,6 +57,7 @@ _IN_THE_ROW = 6000  # bytes of a vector that stay in the row: reading them elsew
 _AT_A_TIME = 10_000  # rows that travel together
 _FURTHER = 10  # candidates beyond k whose halves are compared anew
 _PART = 8 << 20
+_MOST_MEMORY = 2 << 30  # bytes for making a graph
 _TYPES = {"float32": "vector", "float16": "halfvec"}
 _SCHEMA = (
     "CREATE EXTENSION IF NOT EXISTS vector",
@@ -317,7 +319,9 @@ class PostgresStore(ServerStore[PostgresServer]):
         def look(connection: Any) -> bool:
             return connection.execute(there, [name]).fetchone() is not None
 
-        def make(connection: Any) -> None:
+        def make(connection: Any, most_memory: int) -> None:
+            size = self.dimension * (2 if self.precision == "float16" else 4)
+            _give_memory(connection, self.name, size, most_memory)
             statement = (
                 "CREATE INDEX IF NOT EXISTS {graph} ON {items} USING hnsw (embedding {operators}) "
                 f"WITH (m = {CONNECTIVITY}, ef_construction = {EXPANSION_ADD})"
@@ -327,9 +331,13 @@ class PostgresStore(ServerStore[PostgresServer]):
 
         if not self._reading(look):
             try:
-                self._writing(make)
+                self._writing(partial(make, most_memory=_MOST_MEMORY))
             except PermissionError:  # a reader's account: its searches are exact
                 return False
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                self._writing(partial(make, most_memory=0))  # the server has not as much to share
         return True
 
     def count(self, where: Where | None = None) -> int:
@@ -473,6 +481,25 @@ def _create(connection: Any, *, name: str, about: Mapping[str, Any], model: Mode
     insert = "INSERT INTO nearkin.model_files (index_name, file, part, data) VALUES (%s, %s, %s, %s)"
     for part in () if model is None else parts_of(model, _PART):
         connection.execute(insert, [name, *part])
+
+
+def _give_memory(connection: Any, name: str, size: int, most: int) -> None:
+    """Let a graph be made in memory, which takes a fraction of the time.
+
+    Args:
+        connection: In a transaction, for whose time it holds.
+        name: Of the index.
+        size: Bytes of a vector.
+        most: Bytes that may be taken.
+    """
+    ((count,),) = connection.execute(_statement("SELECT count(*) FROM {items}", name)).fetchall()
+    links = 2 * CONNECTIVITY * 16  # bytes, as pgvector holds them while it makes a graph
+    needed = min(int(1.5 * count * (size + links)), most) >> 10
+    ((given,),) = connection.execute(
+        "SELECT setting::bigint FROM pg_settings WHERE name = 'maintenance_work_mem'"
+    ).fetchall()
+    if needed > given:
+        connection.execute("SELECT set_config('maintenance_work_mem', %s, true)", [f"{needed}kB"])
 
 
 def _about_of(connection: Any, *, name: str) -> dict[str, Any] | None:
