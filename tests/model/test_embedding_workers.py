@@ -70,6 +70,7 @@ def check_equal(model, samples, chunks) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_shard_of_a_process_that_is_lost_goes_to_another(tmp_path):
     model, samples = picture_model(), deadly_images(18, deadly=7, survived=tmp_path / "survived")
     with embedding_workers(model, processes=2) as embed:
