@@ -1,9 +1,9 @@
-"""The figures that README quotes, made from ``benchmarks/results``: nobody writes them by hand.
+"""The figures that README and pages quote, made from ``benchmarks/results``: nobody writes them by hand.
 
-    python benchmarks/quote.py             # write README's table anew
-    python benchmarks/quote.py --check     # say whether it agrees with the results
+    python benchmarks/quote.py             # write the tables anew
+    python benchmarks/quote.py --check     # say whether they agree with the results
 
-The table stands between two comments in the document. A row whose benchmark has no result says so.
+A table stands between two comments in the document. A row whose benchmark has no result says so.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import figures
+import quoted_tables
 from figures import FLOOR, NOT_MEASURED, OURS, THESIS, Result
 
-DOCUMENTS = {Path(__file__).resolve().parents[1] / "README.md": "measured"}
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = {
+    ROOT / "README.md": "measured",
+    ROOT / "docs" / "stores.md": "stores",
+    ROOT / "docs" / "export.md": "runtimes",
+    ROOT / "docs" / "scale.md": "million",
+}
+"""Which table stands in which document."""
 PHOTOGRAPHS = tuple(
     f"{size}, {scheme}"
     for size in ("long side 500", "short side 500", "short side 1000")
@@ -137,6 +145,14 @@ def table(folder: Path = figures.RESULTS) -> str:
     return "\n".join([*lines, "", *(origins(measured) if measured else [f"All of it is {NOT_MEASURED}."])])
 
 
+TABLES: dict[str, Callable[[Path], str]] = {
+    "measured": table,
+    "stores": quoted_tables.stores,
+    "runtimes": quoted_tables.export,
+    "million": quoted_tables.million,
+}
+
+
 def _lines(quote: Quote, result: Result | None) -> list[tuple[str, ...]]:
     first = shown(result, quote.rows, OURS, FLOOR)
     lines = []
@@ -192,7 +208,7 @@ def disagreeing(folder: Path = figures.RESULTS) -> dict[Path, str]:
     wrong = {}
     for document, name in DOCUMENTS.items():
         text = document.read_text(encoding="utf-8")
-        right = marked(text, name, table(folder))
+        right = marked(text, name, TABLES[name](folder))
         if right != text:
             wrong[document] = right
     return wrong

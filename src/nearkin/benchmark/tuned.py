@@ -26,14 +26,13 @@ from nearkin.benchmark.found import (
 from nearkin.benchmark.plan import Plan, PlanError, PlannedRun, Tuning
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
 from nearkin.benchmark.searching import start_search
-from nearkin.benchmark.workforce import available_cores
 from nearkin.data import DataSet
 from nearkin.extras import require
 from nearkin.recipe import Recipe, open_data
 from nearkin.recipe.building import batches_per_epoch
 from nearkin.recipe.searching import searched
 from nearkin.training import Description, Run
-from nearkin.workers import failure_of, stop_worker
+from nearkin.workers import available_cores, failure_of, stop_worker
 
 if TYPE_CHECKING:
     from nearkin.tuning.plan import SearchPlan

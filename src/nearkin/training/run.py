@@ -498,6 +498,18 @@ def lock_of(path: Path) -> FileLock:
     return FileLock(path / _LOCK, is_singleton=True)
 
 
+def is_taken(path: Path) -> bool:
+    """Whether somebody trains in a directory now."""
+    lock = lock_of(path)
+    if lock.is_locked:  # by this process, which could take it again
+        return True
+    try:
+        with lock.acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
 def _is_of_a_failed_start(entry: Path, folder: Path) -> bool:
     in_a_fold = entry.parent.parent == folder and entry.parent.name.startswith(("fold-", SELECTION))
     at_home = entry.parent == folder or in_a_fold
