@@ -25,6 +25,7 @@ DOCUMENTS = {
     ROOT / "docs" / "stores.md": "stores",
     ROOT / "docs" / "export.md": "runtimes",
     ROOT / "docs" / "scale.md": "million",
+    ROOT / "docs" / "many_classes.md": "classes",
 }
 """Which table stands in which document."""
 PHOTOGRAPHS = tuple(
@@ -84,6 +85,34 @@ QUOTES = (
         [f"{name}, B 1,024 (256 × 4)" for name in ("smooth_ap", "sup_ap", "recall_at_k", "pnp")],
         "its matrix products",
         (("the same with a tensor of B³", "B³"),),
+    ),
+    Quote(
+        "exact search of an index of 100,000 × 512, one query",
+        "index",
+        ["one query, float32, 100,000 × 512"],
+        "reading the vectors once",
+        (("faiss flat search", "faiss"),),
+    ),
+    Quote(
+        "the same in int8, one query",
+        "index",
+        ["one query, int8, 100,000 × 512"],
+        "reading the bytes once",
+        (("faiss flat search", "faiss"), ("float32", "float32")),
+    ),
+    Quote(
+        "the same, 1,000 queries",
+        "index",
+        ["1,000 queries, float32, 100,000 × 512"],
+        "their product",
+        (("faiss flat search", "faiss"),),
+    ),
+    Quote(
+        "a step of ArcFace with 1,000,000 classes, 1 % of them sampled, batch 512",
+        "classes",
+        ["arcface, C 1,000,000"],
+        "its matrix products",
+        (("all classes, in tiles", "dense"), ("pytorch-metric-learning", "PML")),
     ),
     Quote(
         "distance-weighted mining, batch 1,024",
@@ -150,6 +179,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "stores": quoted_tables.stores,
     "runtimes": quoted_tables.export,
     "million": quoted_tables.million,
+    "classes": quoted_tables.classes,
 }
 
 

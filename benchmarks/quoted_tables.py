@@ -81,6 +81,34 @@ def million(folder: Path = figures.RESULTS) -> str:
     return _table(("what", "the floor", "measured"), lines, f"The floor: {result.floor}.", result)
 
 
+def classes(folder: Path = figures.RESULTS) -> str:
+    """Time and memory of a step, by loss and number of classes."""
+    result = figures.current("classes", folder)
+    if result is None:
+        return _unmeasured("classes")
+    sides = list(dict.fromkeys(side for row in result.rows for side in row.samples if side != FLOOR))
+    lines = [
+        (row.name, *("" if side not in row.samples else _or_stopped(result, row, side) for side in sides))
+        for row in result.rows
+    ]
+    called = ["1 % sampled" if side == OURS else side for side in sides]
+    slopes = [
+        f"{row.name.partition(',')[0]} {'sampled' if side == OURS else side} {value:.2f}"
+        for row in result.rows
+        for side, value in row.facts.get("slope", {}).items()
+        if side in (OURS, "dense", "2 processes") and value is not None
+    ]
+    about = (
+        "Loss, gradients and AdamW. The power of C that time grows with, from the first to the last size: "
+        f"{', '.join(slopes)}."
+    )
+    return _table(("step", *called), lines, about, result)
+
+
+def _or_stopped(result: Result, row: Row, side: str) -> str:
+    return _value(result, row, side, row.unit) or "stopped"
+
+
 def _row(result: Result, beginning: str) -> Row:
     return next(row for row in result.rows if row.name.startswith(beginning))
 
