@@ -74,8 +74,8 @@ def tune(study: str, settings: list[str], folder: Path, grid: Mapping[str, tuple
 def best_weight(recipe: Recipe, modifier: str, weights: tuple[float, ...], folder: Path) -> float:
     """The weight whose network finds validation classes best."""
     key = f"loss.{modifier}.weight"
-    searched = recipe.changed({"protocol.validation_share": VALIDATION_SHARE})
-    plan = SearchPlan(searched, {key: Choices(*weights)}, sampler="grid", pruner="none")
+    trials = recipe.changed({"protocol.validation_share": VALIDATION_SHARE})
+    plan = SearchPlan(SearchedRecipe(trials, {key: Choices(*weights)}), sampler="grid", pruner="none")
     search = Search.open(folder, plan)
     search.run(len(weights))
     return float(search.best().values[key])
