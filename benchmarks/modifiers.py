@@ -30,8 +30,9 @@ from nearkin.benchmark.watching import BoardDisplay
 from nearkin.evaluation import Interval, mean_intervals
 from nearkin.losses import Choices
 from nearkin.recipe import Recipe, override, read_toml
-from nearkin.recipe.searching import VALIDATION_SHARE, SearchPlan
+from nearkin.recipe.searching import VALIDATION_SHARE, SearchedRecipe
 from nearkin.tournament.outcomes import Outcome, read_outcomes
+from nearkin.tuning.plan import SearchPlan
 from nearkin.tuning.search import Search
 
 PLANS = {"glyphs": "modifiers", "cub": "modifiers_cub"}
