@@ -31,6 +31,7 @@ MODULES = {
     "losses_more_b180": "ranking",
     "evaluation": "evaluation",
     "evaluation_large": "evaluation",
+    "evaluation_million": "evaluation_scale",
     "index": "index",
     "index_cub": "index",
     "index_large": "index",
@@ -44,6 +45,8 @@ MODULES = {
     "classical_more": "classical",
 }
 """Which module measures which result, in the order in which ``benchmarks/all`` makes them."""
+ONCE = ("evaluation_million",)
+"""Results of one process: another would take an hour more."""
 FLOOR, OURS = "floor", "ours"
 NOT_MEASURED = "not measured yet"
 THESIS = (
@@ -264,8 +267,9 @@ def markdown(result: Result) -> str:
     """The table of a result, with its conditions."""
     header, table = cells(result)
     processes = len(result.rows[0].samples[OURS]) if result.rows else 0
+    measured = "One process" if processes == 1 else f"Medians over {processes} processes (lowest–highest)"
     about = (
-        f"Medians over {processes} processes (lowest–highest). The floor: {result.floor}. The sides take "
+        f"{measured}. The floor: {result.floor}. The sides take "
         f"turns step by step in one process. {origin(result.conditions)}; others used at most "
         f"{max(result.load['shares']):.1%} of the machine. Raw samples: `{result.name}.json`."
     )

@@ -147,8 +147,10 @@ def measure(
     benchmark: Benchmark, source: str, options: Options, watch: Watch, processes: int = PROCESSES
 ) -> Result:
     """Measure in fresh processes; raises :class:`LoadedMachineError` as soon as others use the machine."""
-    if processes < PROCESSES and watch.refuse:
+    once = benchmark.name in figures.ONCE
+    if not once and processes < PROCESSES and watch.refuse:
         raise ValueError(f"{processes} processes are too few for a figure with a range: take {PROCESSES}")
+    processes = 1 if once else processes
     seen, taken = len(watch.loads), []
     about, code = conditions(benchmark), figures.digest(benchmark.name)
     watch.look(f"before {benchmark.name}")

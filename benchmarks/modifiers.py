@@ -30,8 +30,9 @@ from nearkin.benchmark.watching import BoardDisplay
 from nearkin.evaluation import Interval, mean_intervals
 from nearkin.losses import Choices
 from nearkin.recipe import Recipe, override, read_toml
+from nearkin.recipe.searching import VALIDATION_SHARE, SearchedRecipe
 from nearkin.tournament.outcomes import Outcome, read_outcomes
-from nearkin.tuning.plan import VALIDATION_SHARE, SearchPlan
+from nearkin.tuning.plan import SearchPlan
 from nearkin.tuning.search import Search
 
 PLANS = {"glyphs": "modifiers", "cub": "modifiers_cub"}
@@ -74,8 +75,8 @@ def tune(study: str, settings: list[str], folder: Path, grid: Mapping[str, tuple
 def best_weight(recipe: Recipe, modifier: str, weights: tuple[float, ...], folder: Path) -> float:
     """The weight whose network finds validation classes best."""
     key = f"loss.{modifier}.weight"
-    searched = recipe.changed({"protocol.validation_share": VALIDATION_SHARE})
-    plan = SearchPlan(searched, {key: Choices(*weights)}, sampler="grid", pruner="none")
+    trials = recipe.changed({"protocol.validation_share": VALIDATION_SHARE})
+    plan = SearchPlan(SearchedRecipe(trials, {key: Choices(*weights)}), sampler="grid", pruner="none")
     search = Search.open(folder, plan)
     search.run(len(weights))
     return float(search.best().values[key])

@@ -1,9 +1,9 @@
-"""The figures that README quotes, made from ``benchmarks/results``: nobody writes them by hand.
+"""The figures that README and pages quote, made from ``benchmarks/results``: nobody writes them by hand.
 
-    python benchmarks/quote.py             # write README's table anew
-    python benchmarks/quote.py --check     # say whether it agrees with the results
+    python benchmarks/quote.py             # write the tables anew
+    python benchmarks/quote.py --check     # say whether they agree with the results
 
-The table stands between two comments in the document. A row whose benchmark has no result says so.
+A table stands between two comments in the document. A row whose benchmark has no result says so.
 """
 
 from __future__ import annotations
@@ -11,14 +11,23 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import figures
+import quoted_tables
 from figures import FLOOR, NOT_MEASURED, OURS, THESIS, Result
 
-DOCUMENTS = {Path(__file__).resolve().parents[1] / "README.md": "measured"}
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = {
+    ROOT / "README.md": "measured",
+    ROOT / "docs" / "stores.md": "stores",
+    ROOT / "docs" / "export.md": "runtimes",
+    ROOT / "docs" / "scale.md": "million",
+    ROOT / "docs" / "many_classes.md": "classes",
+}
+"""Which table stands in which document."""
 PHOTOGRAPHS = tuple(
     f"{size}, {scheme}"
     for size in ("long side 500", "short side 500", "short side 1000")
@@ -76,6 +85,34 @@ QUOTES = (
         [f"{name}, B 1,024 (256 × 4)" for name in ("smooth_ap", "sup_ap", "recall_at_k", "pnp")],
         "its matrix products",
         (("the same with a tensor of B³", "B³"),),
+    ),
+    Quote(
+        "exact search of an index of 100,000 × 512, one query",
+        "index",
+        ["one query, float32, 100,000 × 512"],
+        "reading the vectors once",
+        (("faiss flat search", "faiss"),),
+    ),
+    Quote(
+        "the same in int8, one query",
+        "index",
+        ["one query, int8, 100,000 × 512"],
+        "reading the bytes once",
+        (("faiss flat search", "faiss"), ("float32", "float32")),
+    ),
+    Quote(
+        "the same, 1,000 queries",
+        "index",
+        ["1,000 queries, float32, 100,000 × 512"],
+        "their product",
+        (("faiss flat search", "faiss"),),
+    ),
+    Quote(
+        "a step of ArcFace with 1,000,000 classes, 1 % of them sampled, batch 512",
+        "classes",
+        ["arcface, C 1,000,000"],
+        "its matrix products",
+        (("all classes, in tiles", "dense"), ("pytorch-metric-learning", "PML")),
     ),
     Quote(
         "distance-weighted mining, batch 1,024",
@@ -137,6 +174,15 @@ def table(folder: Path = figures.RESULTS) -> str:
     return "\n".join([*lines, "", *(origins(measured) if measured else [f"All of it is {NOT_MEASURED}."])])
 
 
+TABLES: dict[str, Callable[[Path], str]] = {
+    "measured": table,
+    "stores": quoted_tables.stores,
+    "runtimes": quoted_tables.export,
+    "million": quoted_tables.million,
+    "classes": quoted_tables.classes,
+}
+
+
 def _lines(quote: Quote, result: Result | None) -> list[tuple[str, ...]]:
     first = shown(result, quote.rows, OURS, FLOOR)
     lines = []
@@ -192,7 +238,7 @@ def disagreeing(folder: Path = figures.RESULTS) -> dict[Path, str]:
     wrong = {}
     for document, name in DOCUMENTS.items():
         text = document.read_text(encoding="utf-8")
-        right = marked(text, name, table(folder))
+        right = marked(text, name, TABLES[name](folder))
         if right != text:
             wrong[document] = right
     return wrong

@@ -298,6 +298,7 @@ def tune(
         The search: ``search.best()``, ``search.records()``, and ``search.best_run()``, finished unless
         ``search_only``.
     """
+    from nearkin.recipe.searching import searched  # noqa: PLC0415  (imports torch)
     from nearkin.tuning.plan import plan_search  # noqa: PLC0415  (imports Optuna)
     from nearkin.tuning.search import Search, refuse_unknown  # noqa: PLC0415
 
@@ -307,8 +308,7 @@ def tune(
     )
     refuse_unknown(keep)
     plan = plan_search(
-        recipe,
-        places,
+        searched(recipe, places),
         sampler=sampler,
         pruner=pruner,
         trials=trials or (None if sampler == "coordinate" else _TRIALS),

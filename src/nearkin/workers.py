@@ -14,8 +14,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from filelock import Timeout
-
 from nearkin.atomic import write_text
 
 ERROR = "error.txt"
@@ -29,6 +27,7 @@ def start_worker(
     *arguments: object,
     threads: int,
     output: Path | None = None,
+    answers: bool = False,
     environment: Mapping[str, str] | None = None,
     python_path: Sequence[str] | None = None,
 ) -> subprocess.Popen[bytes]:
@@ -41,6 +40,7 @@ def start_worker(
         *arguments: Its command line.
         threads: That it may use.
         output: The file that what it prints is added to; by default it prints where this process does.
+        answers: Whether this process reads what it prints, from the process's ``stdout``.
         environment: Variables to set beside this process's own.
         python_path: Folders to import from, by default those of this process.
     """
@@ -53,14 +53,16 @@ def start_worker(
     }
     command = [sys.executable, "-m", module, *map(str, arguments)]
     if output is None:
-        return _popen(command, variables, None)
+        return _popen(command, variables, subprocess.PIPE if answers else None, None)
     with output.open("ab") as file:
-        return _popen(command, variables, file.fileno())
+        return _popen(command, variables, file.fileno(), file.fileno())
 
 
-def _popen(command: list[str], variables: Mapping[str, str], output: int | None) -> subprocess.Popen[bytes]:
+def _popen(
+    command: list[str], variables: Mapping[str, str], output: int | None, errors: int | None
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-        command, stdin=subprocess.PIPE, stdout=output, stderr=output, env=os.environ | variables
+        command, stdin=subprocess.PIPE, stdout=output, stderr=errors, env=os.environ | variables
     )
 
 
@@ -82,8 +84,9 @@ def stop_worker(process: subprocess.Popen[bytes]) -> None:
     """End a worker at once; everything it wrote is whole."""
     process.kill()
     process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def die_with_parent() -> None:
@@ -96,29 +99,20 @@ def die_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def is_taken(run: Path) -> bool:
-    """Whether somebody trains in a directory now."""
-    from nearkin.training.run import lock_of  # noqa: PLC0415  (seconds)
-
-    lock = lock_of(run)
-    if lock.is_locked:  # by this process, which could take it again
-        return True
-    try:
-        with lock.acquire(timeout=0):
-            return False
-    except Timeout:
-        return True
-
-
 def failure_of(run: Path, exit_code: int) -> str:
     """Why a worker ended with this code, in one line; for one that could not say so, its output is kept."""
     if exit_code != FAILED or not (run / ERROR).exists():
         output = (run / OUTPUT).read_text(encoding="utf-8", errors="replace")[-4000:]
-        write_error(run, f"the process ended with {_code_in_words(exit_code)}", output)
+        write_error(run, f"the process ended with {code_in_words(exit_code)}", output)
     return read_error(run)
 
 
-def _code_in_words(exit_code: int) -> str:
+def code_in_words(exit_code: int) -> str:
+    """How a process ended.
+
+    >>> code_in_words(3), code_in_words(-9)
+    ('exit code 3', 'signal 9 (SIGKILL)')
+    """
     if exit_code >= 0:
         return f"exit code {exit_code}"
     name = signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else "unknown"
@@ -133,3 +127,8 @@ def write_error(run: Path, reason: str, details: str) -> None:
 def read_error(run: Path) -> str:
     """The reason that ``error.txt`` gives in its first line."""
     return (run / ERROR).read_text(encoding="utf-8").partition("\n")[0]
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -18,7 +18,7 @@ from nearkin.benchmark.cluster import RayTasks
 from nearkin.benchmark.execution import execute_plan
 from nearkin.benchmark.plan import Plan
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
-from nearkin.workers import is_taken
+from nearkin.training.run import is_taken
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")

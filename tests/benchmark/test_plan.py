@@ -235,6 +235,8 @@ def test_packaged_plans_are_whole(name):
         "modifiers": 60,
         "less_supervision": 54,
         "noisy_labels": 90,
+        "sampled_classes": 12,
+        "label_quality": 54,
         "split_ratios": 12,
         "embedded": 120,
         "modifiers_cub": 60,

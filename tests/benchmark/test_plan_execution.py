@@ -24,8 +24,7 @@ from nearkin.benchmark.progress import Board, BoardObserver
 from nearkin.benchmark.workforce import Event, LocalProcesses
 from nearkin.losses.base import registry as loss_registry
 from nearkin.training import Run, RunError
-from nearkin.training.run import lock_of
-from nearkin.workers import is_taken
+from nearkin.training.run import is_taken, lock_of
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from indexed import picture_model, write_pictures
 from PIL import Image
 
@@ -42,6 +43,25 @@ def test_a_folder_is_indexed_searched_and_added_to(desk, nearkin):
     out = ran(nearkin, "index", "shop.index", "more", "--prefix", "more/")
     assert "added     20 new" in out
     assert "40 items" in ran(nearkin, "index", "shop.index")
+
+
+def test_several_processes_make_the_index_that_one_makes(desk, nearkin, monkeypatch):
+    monkeypatch.setattr("nearkin.index.index._AT_A_TIME", 3)
+    (desk / "photos/class0/copy.png").write_bytes((desk / "photos/class3/2.png").read_bytes())
+    (desk / "photos/class2/1.png").write_bytes(b"broken")
+    ran(nearkin, "index", "model", "photos/class1", "--prefix", "class1/", "-o", "two.index")
+    ran(nearkin, "index", "model", "photos/class1", "--prefix", "class1/", "-o", "one.index")
+    for output, options in (("one.index", ()), ("two.index", ("-j", "2"))):
+        out = ran(nearkin, "index", "model", "photos", "-o", output, *options)
+        assert "added     15 new, 0 changed, 5 known already" in out
+        assert "skipped   class2/1.png: " in out
+    with Index.open("one.index") as one, Index.open("two.index") as two:
+        assert one.items() == two.items()
+        ours, theirs = one.vectors(one.store.ids()), two.vectors(two.store.ids())
+        beside_the_broken_one = [one.store.by_name([f"class2/{n}.png"])[f"class2/{n}.png"].id for n in (0, 2)]
+        same = torch.tensor([number not in beside_the_broken_one for number in one.store.ids().tolist()])
+        assert torch.equal(ours[same], theirs[same])
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
 
 
 def test_json_is_the_same_as_python_says(desk, nearkin):

@@ -64,7 +64,7 @@ def test_shares_together_are_the_whole(case, monkeypatch):
     monkeypatch.setattr(
         module,
         "_started",
-        lambda given, shares, metric: [module._ranked(given, one, metric) for one in shares],
+        lambda given, shares, metric: [module.ranked(given, one, metric) for one in shares],
     )
     expected = retrieval_scores(embeddings, labels, per_query=True, **options)
     for count in (1, 3, 700):
@@ -79,7 +79,7 @@ def test_multi_hot_labels_are_shared_as_well(monkeypatch):
     monkeypatch.setattr(
         module,
         "_started",
-        lambda given, shares, metric: [module._ranked(given, one, metric) for one in shares],
+        lambda given, shares, metric: [module.ranked(given, one, metric) for one in shares],
     )
     expected = retrieval_scores(embeddings, many, per_query=True)
     assert_equal(retrieval_scores_by_processes(embeddings, many, processes=3, per_query=True), expected)

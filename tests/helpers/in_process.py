@@ -7,7 +7,8 @@ from pathlib import Path
 from nearkin.benchmark.worker import carry_out
 from nearkin.benchmark.workforce import Event
 from nearkin.training import Run
-from nearkin.workers import ERROR, is_taken
+from nearkin.training.run import is_taken
+from nearkin.workers import ERROR
 
 
 class InProcess:

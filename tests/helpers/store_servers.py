@@ -130,6 +130,7 @@ class Wire:
     Attributes:
         port: To connect to, on this machine.
         cut_after: Bytes after whose first passage to the server the line is cut, with the answer on its way.
+        cut_before: Bytes that the server never sees: the line is cut where they would pass.
     """
 
     def __init__(self, target: str | tuple[str, int]) -> None:
@@ -137,6 +138,7 @@ class Wire:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
         self.cut_after: bytes | None = None
+        self.cut_before: bytes | None = None
         self.cuts = 0
         self._open: list[socket.socket] = []
         self._ends = False
@@ -174,6 +176,10 @@ class Wire:
     def _pump(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if up and self.cut_before is not None and self.cut_before in data:
+                    self.cut_before = None
+                    self.cut()
+                    break
                 if up and self.cut_after is not None and self.cut_after in data:
                     self.cut_after = None
                     with contextlib.suppress(OSError):

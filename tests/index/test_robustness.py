@@ -15,6 +15,7 @@ import time
 import warnings
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from indexed import picture_model, write_pictures
@@ -363,3 +364,40 @@ def test_many_answers_have_the_ids_that_few_have(tmp_path, monkeypatch):
             many = store.search(rows, 60).ids
         assert torch.equal(many, torch.stack(few))
         assert (many == -1).any()
+
+
+@pytest.mark.slow
+def test_a_kill_of_several_processes_loses_nothing_and_leaves_nobody_behind(photos, tmp_path):
+    """SIGKILL to the process that adds: its workers end by themselves, and what was told is there."""
+    write_pictures(photos, each=25)
+    reported = tmp_path / "reported"
+    process = in_process(build_by_two, photos, tmp_path / "shop.index", reported)
+    while not (reported.exists() and len(reported.read_text().split()) >= 3):
+        assert process.is_alive()
+        time.sleep(0.05)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) == 2
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    told = int(reported.read_text().split()[-1])
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    there = check(tmp_path / "shop.index", photos)
+    assert told <= there < 100
+    with Index.open(tmp_path / "shop.index") as index:
+        added = index.add(photos, processes=2)
+    assert (added.known, added.new) == (there, 100 - there)
+    check(tmp_path / "shop.index", photos, expected=100)
+
+
+def build_by_two(photos: Path, path: Path, reported: Path) -> None:
+    torch.set_num_threads(1)
+    index_module._AT_A_TIME = 4
+    with reported.open("a") as file:
+
+        def tell(done: int, _total: int) -> None:
+            file.write(f"{done}\n")
+            file.flush()
+            time.sleep(0.1)
+
+        Index.build(picture_model(), photos, path, processes=2, progress=tell)
+    os._exit(0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 from torch.nn.functional import normalize
 
 from nearkin.index import scan
@@ -46,6 +49,7 @@ def test_both_find_what_a_plain_product_finds(rows, queries, k, share, gone, see
     small = pytest.MonkeyPatch()
     with small.context() as patch:
         patch.setattr(scan, "ROWS_AT_A_TIME", 64)
+        patch.setattr(scan, "FIRST_ROWS", 16)
         patch.setattr(scan, "QUERIES_AT_A_TIME", 7)
         exact = scan.search_float32(matrix.numpy(), asked, k, allowed=allowed, blocked=blocked)
         codes = scan.to_codes(matrix.numpy()) if rows else np.empty((0, 6), dtype=np.int8)
@@ -66,7 +70,7 @@ def test_both_find_what_a_plain_product_finds(rows, queries, k, share, gone, see
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("queries", [1, 12])
 def test_threads_share_the_rows(threads, queries, monkeypatch):
-    monkeypatch.setattr(scan, "_ROWS_PER_THREAD", 100)
+    monkeypatch.setattr(scan, "_ROWS_AT_ONCE", 100)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     matrix, asked = unit(1000, 16, 0), unit(queries, 16, 1)
     expected = plain(matrix, asked, 10, None, NONE)
@@ -76,6 +80,23 @@ def test_threads_share_the_rows(threads, queries, monkeypatch):
     lengths = scan.lengths_of(codes)
     found = scan.search_int8(codes, lengths, matrix.numpy(), asked, 10, allowed=None, blocked=NONE)
     torch.testing.assert_close(found.similarities, expected)
+
+
+def test_searches_at_once_leave_the_threads_of_blas_as_they_were():
+    def threads_of_blas() -> list[int]:
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    matrix, asked = unit(5000, 16, 0), unit(40, 16, 1)
+    expected = plain(matrix, asked, 10, None, NONE)
+    before = threads_of_blas()
+    with ThreadPoolExecutor(4) as pool:
+        searches = [
+            pool.submit(scan.search_float32, matrix.numpy(), asked, 10, allowed=None, blocked=NONE)
+            for _ in range(20)
+        ]
+        for search in searches:
+            torch.testing.assert_close(search.result().similarities, expected)
+    assert threads_of_blas() == before
 
 
 def test_bytes_keep_directions():

@@ -110,6 +110,7 @@ def test_the_model_lies_in_the_store_and_another_one_is_refused(
 def test_the_commands_take_addresses(photos, tmp_path, address, nearkin, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PGPASSWORD", "hunter2")
+    monkeypatch.setenv("MILVUS_TOKEN", "root:hunter2")
     picture_model().save("model")
     log = []
 
@@ -119,7 +120,7 @@ def test_the_commands_take_addresses(photos, tmp_path, address, nearkin, monkeyp
         assert code == 0, error
         return out
 
-    assert "added     20 new" in run("index", "model", "photos", "-o", address)
+    assert "added     20 new" in run("index", "model", "photos", "-o", address, "-j", "2")
     assert "0 new, 0 changed, 20 known" in run("index", "model", "photos", "-o", address)
     assert "0 vectors are damaged" in run("index", address, "photos", "--check")
     assert "class1/0.png" in run(
@@ -198,7 +199,11 @@ def test_a_commit_whose_answer_was_lost_is_not_done_again(postgres_server):
     assert store.remove(gone) == 4
     assert wire.cut_after is None
     assert store.version() == version + 2
-    check_whole(store, 6)
+    wire.cut_before = b"COMMIT"
+    assert store.add(some(10, 15), unit(5)) == ["new"] * 5
+    assert wire.cut_before is None
+    assert store.version() == version + 3
+    check_whole(store, 11)
     store.drop()
     wire.close()
 

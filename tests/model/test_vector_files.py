@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import nn
 
 from nearkin import data, networks
 from nearkin.data import AsIs
-from nearkin.model import Model, vector_files, write_vectors
+from nearkin.model import Model, embedding_workers, vector_files, write_vectors
 from nearkin.model.vector_files import named_samples
 from nearkin.networks import Embedder, WrappedNetwork
 
@@ -281,18 +280,19 @@ def test_several_processes_write_what_one_writes_and_one_that_is_lost_is_replace
 ):
     model = image_model()
     write_vectors(model, [folder], tmp_path / "one.npy", chunk=4, batch_size=2)
-    started, popen = [], subprocess.Popen
+    started, start = [], embedding_workers.start_worker
 
-    def start(*arguments, **options):
-        started.append(popen(*arguments, **options))
+    def start_and_kill_the_first(*arguments, **options):
+        started.append(start(*arguments, **options))
         if len(started) == 1:
             started[0].kill()
         return started[-1]
 
-    monkeypatch.setattr(vector_files.subprocess, "Popen", start)
-    written = write_vectors(model, [folder], tmp_path / "two.npy", chunk=4, batch_size=2, processes=2)
-    assert len(started) == 2
-    assert started[1].returncode == 0
+    monkeypatch.setattr(embedding_workers, "start_worker", start_and_kill_the_first)
+    with pytest.warns(UserWarning, match="a process that embedded ended with signal 9"):
+        written = write_vectors(model, [folder], tmp_path / "two.npy", chunk=4, batch_size=2, processes=2)
+    assert len(started) == 3
+    assert all(process.poll() is not None for process in started)
     assert (written.embedded, written.found) == (23, 0)
     assert np.array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "two.npy"))
     assert (tmp_path / "one.csv").read_text() == (tmp_path / "two.csv").read_text()
@@ -318,3 +318,9 @@ def test_packed_images_are_embedded_as_files_are(folder, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "packed.npy"), model.embed(files).numpy(), atol=1e-5)
     with pytest.raises(ValueError, match="no other kind of input"):
         named_samples([shards[0], folder])
+    whole = shards[0].read_bytes()
+    start = whole.index(files[3].read_bytes())
+    shards[0].write_bytes(whole[:start] + bytes(60) + whole[start + 60 :])
+    written = write_vectors(model, shards, tmp_path / "most.npy", skip_bad=True)
+    assert written.samples == 22
+    assert [Path(name).name for name, _ in written.skipped] == [files[3].name]

@@ -14,6 +14,7 @@ from nearkin.observer import Observer
 from nearkin.protocols import seal
 from nearkin.protocols.audit import LABEL, Audit
 from nearkin.recipe import Recipe, RecipeError
+from nearkin.recipe.searching import searched
 from nearkin.training import Run
 from nearkin.tuning.plan import plan_search
 from nearkin.tuning.search import Search
@@ -119,7 +120,7 @@ def test_a_protocol_that_chooses_on_test_has_nothing_to_audit():
 
 def test_trials_of_a_search_keep_no_epochs(recipe, tmp_path, monkeypatch):
     vault = poison_test_splits(monkeypatch)
-    search = Search.open(tmp_path / "search", plan_search(recipe.changed({"training.epochs": 1})))
+    search = Search.open(tmp_path / "search", plan_search(searched(recipe.changed({"training.epochs": 1}))))
     search.run(1)
     assert not list((tmp_path / "search").rglob("audit*"))
     assert (vault.opened, vault.unsealed) == (0, 0)

@@ -104,9 +104,21 @@ def test_a_run_keeps_the_scores_of_every_query_and_what_it_took(small_recipe, tm
     again = scores.per_query.scores((1,))["recall_at_1"].mean().item()
     assert again == pytest.approx(finished.result.test.recall_at[1])
     cost = run.cost()
-    seconds = sum(row["seconds"] for row in run.metrics()[1:])
-    assert cost["training_seconds"] == pytest.approx(seconds, abs=1e-3)
+    seconds = [row["seconds"] for row in run.metrics()[1:]]
+    assert len(seconds) > 1
+    assert cost["training_seconds"] == pytest.approx(sum(seconds), abs=1e-3)
+    assert cost["seconds_per_epoch"] == pytest.approx(sum(seconds) / len(seconds), abs=1e-3)
     assert cost["peak_memory_bytes"] > 10_000_000
+
+
+def test_a_run_that_fails_before_its_first_epoch_leaves_nothing(small_recipe, tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("nearkin.protocols.execution.prepared", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        execute(new_run(tmp_path / "new" / "run", Recipe.parse(small_recipe)))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_disclosure_says_what_the_score_depends_on(small_recipe, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from interruptions import Interruption, StopAtBatch
 
 import nearkin
 from nearkin.data import UNKNOWN, DataSet, ImageArray, SampleSet
@@ -301,6 +302,27 @@ def test_labels_that_no_neighbour_has_are_taken_away_and_counted(noise, tmp_path
     assert run.result.data.train.samples == len(labels) - len(doubted)
 
 
+def test_sub_centres_find_wrong_labels_and_a_killed_run_ends_alike(small_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("nearkin.training.engine._LOOK_EVERY", 1)
+    protocol = {"name": "noisy_labels", "share": 0.2, "clean": "sub_centres"}
+    recipe = nearkin.Recipe.parse(
+        small_recipe | {"protocol": protocol, "training": {"epochs": 12, "checkpoint_minutes": 1e-9}}
+    )
+    run = nearkin.train(recipe, output=tmp_path / "run", progress=False)
+    quality = json.loads((run.path / "label_quality.json").read_text())
+    assert quality["wrong"] == round(0.2 * quality["samples"])
+    assert quality["found"] > 0
+    assert quality["precision"] > 0.3  # chance finds 0.2
+    assert run.result.data.train.samples == quality["samples"] - quality["doubted"]
+    batches = len(run.metrics()) and 40
+    for count in (3, batches):  # in the training that cleans, and in the one after it
+        with pytest.raises(Interruption):
+            nearkin.train(recipe, output=tmp_path / "cut", progress=StopAtBatch(count))
+    cut = nearkin.train(recipe, output=tmp_path / "cut", progress=False)
+    assert (cut.path / "result.json").read_bytes() == (run.path / "result.json").read_bytes()
+    assert json.loads((cut.path / "label_quality.json").read_text()) == quality
+
+
 def test_doubts_are_those_of_plain_loops():
     generator = torch.Generator().manual_seed(0)
     features, labels = torch.randn(40, 3, generator=generator), torch.randint(6, (40,), generator=generator)
@@ -317,7 +339,8 @@ def test_doubts_are_those_of_plain_loops():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: NoisyLabels(clean="centres"), "clean='centres' must be one of: neighbours"),
+        (lambda: NoisyLabels(clean="centres"), "clean='centres' must be one of: neighbours, sub_centres"),
+        (lambda: NoisyLabels(degrees=180), "degrees=180 must lie between 0 and 180"),
         (lambda: NoisyLabels(neighbours=0), "neighbours=0 must be at least 1"),
         (SemiSupervised, "needs protocol.labelled_classes or protocol.labelled_images"),
         (lambda: SemiSupervised(0.1, 0.1), "and not both"),

@@ -10,6 +10,7 @@ import pytest
 
 from nearkin import data, losses, networks
 from nearkin.recipe import Recipe
+from nearkin.recipe.searching import searched
 from nearkin.recipe.terms import ORIGINS, _files, protocol_of_search, terms_of_thesis
 from nearkin.tuning.plan import plan_search
 
@@ -224,14 +225,14 @@ def test_another_name_does_not_inherit_keywords():
 
 def test_a_search_takes_the_terms_with_the_thesiss_validation_classes():
     assert protocol_of_search("thesis") == protocol_of_search("thesis_code")
-    plan = plan_search(recipe("multi_similarity"))
+    plan = plan_search(searched(recipe("multi_similarity")))
     assert plan.recipe.protocol.name == "fixed_validation"
     assert plan.recipe.protocol.keywords == {"validation_share": 0.1}
     assert plan.recipe.training.epochs == 100
-    final = plan.final_recipe({"loss.margin": 0.8}, epoch=7)
+    final = plan.searched.of_retraining({"loss.margin": 0.8}, epoch=7)
     assert (final.protocol.name, final.training.stop_after) == ("standard", 7)
     with pytest.raises(ValueError, match=r"protocol\.name=standard_best_on_test has none"):
-        plan_search(recipe("margin", protocol={"name": "standard_best_on_test"}))
+        plan_search(searched(recipe("margin", protocol={"name": "standard_best_on_test"})))
 
 
 def test_bninceptions_weights_are_named_where_they_are_missing(monkeypatch, tmp_path):

@@ -15,6 +15,7 @@ from running import new_run
 
 from nearkin.protocols import seal
 from nearkin.recipe import Recipe
+from nearkin.recipe.searching import searched
 from nearkin.training import Observer, Run, RunError
 from nearkin.tuning.drawing import draw
 from nearkin.tuning.plan import plan_search
@@ -41,7 +42,7 @@ class Heard(SearchObserver):
 
 def test_values_and_epoch_come_from_validation_and_test_is_read_once(recipe, tmp_path, monkeypatch):
     vault = poison_test_splits(monkeypatch)
-    search = Search.open(tmp_path / "search", plan_search(recipe, ["optimizer.lr=1e-4:1e-2:log"]))
+    search = Search.open(tmp_path / "search", plan_search(searched(recipe, ["optimizer.lr=1e-4:1e-2:log"])))
     heard = Heard()
     records = search.run(4, observer=heard)
     assert heard.trials == records
@@ -62,7 +63,7 @@ def test_values_and_epoch_come_from_validation_and_test_is_read_once(recipe, tmp
     by_score = max(metrics, key=lambda row: (row["recall_at_1"], row["map_at_r"], row["epoch"]))
     assert (best.epoch, best.map_at_r) == (by_score["epoch"], by_score["map_at_r"])
 
-    begun = new_run(search.path / "best", search.plan.final_recipe({"loss.alpha": 3.0}, 1))
+    begun = new_run(search.path / "best", search.plan.searched.of_retraining({"loss.alpha": 3.0}, 1))
     begun.begin()
     assert search.best_run().terms != begun.terms  # had been begun before better values were found
     finished = search.finish()
@@ -113,7 +114,7 @@ class KillInTrial(SearchObserver):
 
 
 def test_a_search_that_was_killed_ends_as_if_it_had_not_been(recipe, tmp_path):
-    plan = plan_search(recipe, sampler="random", pruner="none")
+    plan = plan_search(searched(recipe), sampler="random", pruner="none")
     whole = Search.open(tmp_path / "whole", plan).run(3)
     search = Search.open(tmp_path / "killed", plan)
     with pytest.raises(Killed):
@@ -151,7 +152,7 @@ def test_a_hopeless_trial_is_given_up_and_its_past_is_told_once(recipe, tmp_path
 
 def test_a_trial_that_breaks_is_a_failure_and_the_search_goes_on(recipe, tmp_path):
     ranges = ["loss.margin=0.1", "loss.alpha=32", "optimizer.lr=0.5", "optimizer.weight_decay=0.0,1e6"]
-    plan = plan_search(recipe, ranges, sampler="grid", pruner="hyperband")
+    plan = plan_search(searched(recipe, ranges), sampler="grid", pruner="hyperband")
     search = Search.open(tmp_path / "search", plan)
     records = search.run(50)  # the grid has two points
     assert sorted(record.state for record in records) == ["done", "failed"]
@@ -166,7 +167,8 @@ def test_a_trial_that_breaks_is_a_failure_and_the_search_goes_on(recipe, tmp_pat
 
 def test_a_search_in_which_nothing_works_says_why(recipe, tmp_path):
     search = Search.open(
-        tmp_path / "search", plan_search(recipe, ["optimizer.lr=1.0", "optimizer.weight_decay=1e6,9e5"])
+        tmp_path / "search",
+        plan_search(searched(recipe, ["optimizer.lr=1.0", "optimizer.weight_decay=1e6,9e5"])),
     )
     search.run(1)
     with pytest.raises(RunError, match="no trial of .* came to its end: epoch"):
@@ -174,7 +176,7 @@ def test_a_search_in_which_nothing_works_says_why(recipe, tmp_path):
 
 
 def test_two_searches_do_not_share_a_directory(recipe, tmp_path):
-    plan = plan_search(recipe)
+    plan = plan_search(searched(recipe))
     search = Search.open(tmp_path / "search", plan)
     with (
         FileLock(tmp_path / "search" / "search.lock"),
@@ -223,10 +225,12 @@ def test_a_search_that_cannot_start_leaves_nothing_and_blocks_nothing(recipe, tm
     if there:
         path.mkdir(parents=True)
     settings = {"loss.name": "multi_similarity", "sampler.batch_size": 180}
-    search = Search.open(path, plan_search(recipe.changed(settings), ["optimizer.lr=1e-4:1e-2:log"]))
+    search = Search.open(
+        path, plan_search(searched(recipe.changed(settings), ["optimizer.lr=1e-4:1e-2:log"]))
+    )
     with pytest.raises(ValueError, match="batch_size=180 with 5 images per class needs 36 classes"):
         search.run(1)
     assert list(tmp_path.rglob("*")) == ([path.parent, path] if there else [])
     mended = recipe.changed(settings | {"sampler.batch_size": 40, "training.epochs": 1})
-    plan = plan_search(mended, ["optimizer.lr=1e-4:1e-2:log"])
+    plan = plan_search(searched(mended, ["optimizer.lr=1e-4:1e-2:log"]))
     assert len(Search.open(path, plan).run(1)) == 1

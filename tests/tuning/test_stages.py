@@ -7,9 +7,11 @@ from poison import poison_test_splits
 
 from nearkin.losses import Range
 from nearkin.recipe import Recipe
+from nearkin.recipe.building import batches_per_epoch
+from nearkin.recipe.searching import rates_space, searched
 from nearkin.training import Run
-from nearkin.tuning.budget import batches_per_epoch, trials_within
-from nearkin.tuning.plan import SearchPlan, plan_search, rates_space
+from nearkin.tuning.budget import trials_within
+from nearkin.tuning.plan import SearchPlan, plan_search
 from nearkin.tuning.search import Search, SearchObserver
 from nearkin.tuning.stages import Rung, coordinates, epochs_of, rungs
 
@@ -62,7 +64,7 @@ def test_rungs_end_with_all_epochs_and_never_grow(trials, epochs):
 
 
 def test_the_thesis_tries_122_values_for_multi_similarity():
-    plan = plan_search(Recipe.parse({"loss": {"name": "multi_similarity"}}), sampler="coordinate")
+    plan = plan_search(searched(Recipe.parse({"loss": {"name": "multi_similarity"}})), sampler="coordinate")
     by_key = {one.key: one for one in plan.coordinates()}
     assert {key: len(one.points) for key, one in by_key.items()} == {
         "loss.alpha": 50,
@@ -77,16 +79,16 @@ def test_the_thesis_tries_122_values_for_multi_similarity():
 
 def test_soft_triple_searches_one_over_gamma_in_tens_and_the_rate_of_its_centres_as_table_15_does():
     rates = {"optimizer": {"lr": 1e-4}, "loss": {"name": "soft_triple", "lr": 1e-4}}
-    space = plan_search(Recipe.parse(rates), sampler="coordinate").space
+    space = plan_search(searched(Recipe.parse(rates)), sampler="coordinate").space
     assert list(space) == ["loss.margin", "loss.scale", "loss.gamma", "loss.tau", "loss.lr"]
     assert [round(1 / gamma) for gamma in space["loss.gamma"].points()] == list(range(10, 101, 10))
     assert space["loss.lr"].points() == pytest.approx([i * 1e-5 for i in range(1, 11)])
 
 
 def test_softmax_has_something_to_search_the_scale_where_it_has_one():
-    assert list(plan_search(Recipe.parse({"loss": {"name": "softmax"}})).space) == ["loss.lr"]
+    assert list(plan_search(searched(Recipe.parse({"loss": {"name": "softmax"}}))).space) == ["loss.lr"]
     normalized = Recipe.parse({"loss": {"name": "softmax", "normalized": True}})
-    assert list(plan_search(normalized).space) == ["loss.scale", "loss.lr"]
+    assert list(plan_search(searched(normalized)).space) == ["loss.scale", "loss.lr"]
 
 
 def test_fewer_trials_than_points_are_shared_evenly():
@@ -102,7 +104,7 @@ def test_fewer_trials_than_points_are_shared_evenly():
 def test_coordinates_keep_the_best_of_every_hyperparameter(recipe, tmp_path, monkeypatch):
     vault = poison_test_splits(monkeypatch)
     ranges = ["loss.alpha=8:32:12", "loss.margin=0:0.4:0.2"]
-    plan = plan_search(recipe, ranges, sampler="coordinate", epochs=1)
+    plan = plan_search(searched(recipe, ranges), sampler="coordinate", epochs=1)
     search = Search.open(tmp_path / "search", plan)
     records = search.run(99)
     assert vault.opened == 0
@@ -118,7 +120,9 @@ def test_coordinates_keep_the_best_of_every_hyperparameter(recipe, tmp_path, mon
 
 def test_what_was_searched_early_is_trained_in_full_to_find_the_epoch(recipe, tmp_path, monkeypatch):
     vault = poison_test_splits(monkeypatch)
-    plan = plan_search(recipe, ["loss.alpha=8,32", "loss.margin=0.1"], sampler="coordinate", epochs=1)
+    plan = plan_search(
+        searched(recipe, ["loss.alpha=8,32", "loss.margin=0.1"]), sampler="coordinate", epochs=1
+    )
     search = Search.open(tmp_path / "search", plan)
     search.run(3)
     validated, everything = search.finish_as("both")
@@ -137,7 +141,7 @@ def test_what_was_searched_early_is_trained_in_full_to_find_the_epoch(recipe, tm
 
 def test_halving_trains_the_better_half_on(recipe, tmp_path, monkeypatch):
     vault = poison_test_splits(monkeypatch)
-    plan = plan_search(recipe, sampler="halving", trials=4)
+    plan = plan_search(searched(recipe), sampler="halving", trials=4)
     assert plan.rungs() == [Rung(1, 4), Rung(2, 2), Rung(4, 1)]
     search = Search.open(tmp_path / "search", plan)
     heard = Heard()
@@ -157,7 +161,7 @@ def test_halving_trains_the_better_half_on(recipe, tmp_path, monkeypatch):
 
 
 def test_a_killed_halving_search_goes_on_without_repeating_a_trial(recipe, tmp_path):
-    plan = plan_search(recipe, sampler="halving", trials=4)
+    plan = plan_search(searched(recipe), sampler="halving", trials=4)
     heard = Heard()
     whole = Search.open(tmp_path / "whole", plan).run(4, observer=heard)
     per_epoch = whole[0].steps // whole[0].epochs
@@ -173,7 +177,7 @@ def test_a_killed_halving_search_goes_on_without_repeating_a_trial(recipe, tmp_p
 
 
 def test_budgets_in_steps(recipe):
-    plan = plan_search(recipe, sampler="halving", trials=4)
+    plan = plan_search(searched(recipe), sampler="halving", trials=4)
     data = plan.recipe.build().data.without_test()
     batches = batches_per_epoch(plan.recipe, data)
     assert batches in {4, 5}  # 21 classes of 8 pictures, 40 in a batch
@@ -191,7 +195,9 @@ def test_rates_are_searched_around_the_recipes_own():
         "schedule.warmup": Range(0.0, 5.0),
         "loss.lr": Range(0.001, 0.1, log=True),
     }
-    assert plan_search(Recipe.parse({}), rates=True).own_values()["loss.lr"] == pytest.approx(0.02)
+    assert plan_search(searched(Recipe.parse({}), rates=True)).searched.own_values()[
+        "loss.lr"
+    ] == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize(
@@ -203,4 +209,4 @@ def test_rates_are_searched_around_the_recipes_own():
 )
 def test_plans_that_cannot_be(keywords, message):
     with pytest.raises(ValueError, match=message):
-        plan_search(Recipe.parse({}), **keywords)
+        plan_search(searched(Recipe.parse({})), **keywords)

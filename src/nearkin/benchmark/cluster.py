@@ -8,18 +8,13 @@ handed out again with the files that had come back, and goes on from its last ch
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import signal
-import socket
 import subprocess
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +24,13 @@ from nearkin.atomic import atomic_path
 from nearkin.benchmark.snapshots import Snapshot, in_safe_order
 from nearkin.benchmark.worker import start_run
 from nearkin.benchmark.workforce import Event, Kind, shares
+from nearkin.ray_cluster import PATIENCE, RayCluster
 from nearkin.training import Run
 from nearkin.training.run import lock_of
 from nearkin.workers import ERROR, failure_of, import_folders, read_error, stop_worker, write_error
 
 Files = dict[str, bytes | None]
 _LOOK_EVERY = 0.5  # seconds between two looks at a run's files on its node
-_PATIENCE = 5.0  # seconds for a cluster to answer, and for cancelled tasks to end
 
 
 @dataclass
@@ -63,19 +58,11 @@ class RayTasks:
     def __init__(
         self, address: str, jobs: int | None = None, *, cpus: float = 1, gpus: float = 0, retries: int = 3
     ) -> None:
-        try:
-            ray = import_module("ray")
-        except ImportError:
-            raise ValueError("--ray needs the package ray: pip install 'nearkin[ray]'") from None
-        self._ray: Any = ray
+        self._cluster = RayCluster(address)
+        self._ray = self._cluster.ray
         self._cpus, self._gpus, self._retries, self._most = cpus, gpus, retries, jobs
         self._tasks: dict[Path, _HandedOver] = {}
-        self._owns_cluster = not ray.is_initialized()
-        if self._owns_cluster:
-            _check_reachable(address)
-            with _own_signal_handlers():
-                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-        self._remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
+        self._remote = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
         if not self._room():
             warnings.warn(
                 f"no node of the cluster has cpus={cpus:g} and gpus={gpus:g}: runs wait until one joins",
@@ -88,9 +75,11 @@ class RayTasks:
         return max(1, self._room())
 
     def _room(self) -> int:
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         wanted = {kind: share for kind, share in (("CPU", self._cpus), ("GPU", self._gpus)) if share}
-        return sum(min(shares(node.get(kind, 0), share) for kind, share in wanted.items()) for node in nodes)
+        return sum(
+            min(shares(node.get(kind, 0), share) for kind, share in wanted.items())
+            for node in self._cluster.nodes()
+        )
 
     def has_room(self) -> bool:
         """Whether another run may be handed over."""
@@ -171,38 +160,10 @@ class RayTasks:
             for task in self._tasks.values():
                 self._ray.cancel(task.updates)  # not by force: a task tidies its node up
             ends = [task.updates.completed() for task in self._tasks.values()]
-            self._ray.wait(ends, num_returns=len(ends), timeout=_PATIENCE)
+            self._ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
         for task in list(self._tasks.values()):
             self._release(task, "lost")
-        if self._owns_cluster:
-            self._ray.shutdown()
-
-
-def _check_reachable(address: str) -> None:
-    """Say at once what Ray would say after minutes, or never."""
-    if address.startswith("ray://"):
-        raise ValueError(
-            f"{address} is an address for Ray Client, through which files do not come back during a run: "
-            "start the benchmark on a machine of the cluster with --ray auto or --ray HOST:PORT"
-        )
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
-    except OSError as error:
-        raise ConnectionError(
-            f"no Ray cluster answers at {address} ({error.strerror or error}): ray status shows where one is"
-        ) from None
-
-
-@contextlib.contextmanager
-def _own_signal_handlers() -> Iterator[None]:
-    """Leave the handling of SIGTERM, which Ray takes over, to whoever had it."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+        self._cluster.close()
 
 
 def _carry_out(name: str, files: Files, cpus: float, home: str, python_path: list[str]) -> Iterator[Files]:

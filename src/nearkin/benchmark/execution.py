@@ -50,7 +50,7 @@ def execute_plan(
         RunError: before anything runs, if one of the directories holds something else.
         PlanError: before anything runs, if a recipe holds objects that were given in Python.
     """
-    refuse_objects(run.recipe for run in plan.runs())
+    refuse_objects(plan.runs())
     observer = observer or BoardObserver()
     planned, failed = _settled(plan, folder, jobs, ray, observer)
     with mirrored(folder, [run.name for run in planned]) as mirror:

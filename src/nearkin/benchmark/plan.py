@@ -208,13 +208,13 @@ class PlannedRun:
         return self.recipe.training.epochs * int(networks)
 
 
-def refuse_objects(recipes: Iterable[Recipe]) -> None:
+def refuse_objects(runs: Iterable[PlannedRun]) -> None:
     """Say at once that what was given in Python cannot be sent to worker processes.
 
     Raises:
-        PlanError: One of the recipes holds such an object.
+        PlanError: The recipe of one of the runs holds such an object.
     """
-    for recipe in recipes:
+    for recipe in (run.recipe for run in runs):
         named = {
             key.removesuffix(".name").removesuffix(".object"): value.removeprefix(PYTHON)
             for key, value in _values(recipe.said)
@@ -473,12 +473,13 @@ class Plan(Section):
                 values = merged(values, adjustment.recipe)
         name = _name(labels)
         recipe = Recipe.parse(values, source=name)
-        refuse_objects([recipe])
+        planned = PlannedRun(name, recipe, labels)
+        refuse_objects([planned])
         try:
             recipe.resolved()
         except RecipeError as error:
             raise PlanError(f"{name}: {error}") from None
-        return PlannedRun(name, recipe, labels)
+        return planned
 
 
 def _product(entries: Mapping[str, tuple[Entry, ...]]) -> Iterator[dict[str, Entry]]:

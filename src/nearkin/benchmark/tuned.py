@@ -26,12 +26,13 @@ from nearkin.benchmark.found import (
 from nearkin.benchmark.plan import Plan, PlanError, PlannedRun, Tuning
 from nearkin.benchmark.progress import Board, BoardObserver, RunProgress
 from nearkin.benchmark.searching import start_search
-from nearkin.benchmark.workforce import available_cores
 from nearkin.data import DataSet
 from nearkin.extras import require
 from nearkin.recipe import Recipe, open_data
+from nearkin.recipe.building import batches_per_epoch
+from nearkin.recipe.searching import searched
 from nearkin.training import Description, Run
-from nearkin.workers import failure_of, stop_worker
+from nearkin.workers import available_cores, failure_of, stop_worker
 
 if TYPE_CHECKING:
     from nearkin.tuning.plan import SearchPlan
@@ -199,15 +200,13 @@ def _searches(plan: Plan, tuning: Tuning) -> list[tuple[PlannedSearch, SearchPla
     data: dict[str, DataSet] = {}
     for search in planned_searches(plan, tuning):
         try:
-            trials = tuning.trials or _trials_within_steps(search.recipe, tuning, data)
+            trials = tuning.trials or _trials_within_steps(search, tuning, data)
             planned = plan_search(
-                search.recipe,
-                tuning.ranges,
+                searched(search.recipe, tuning.ranges, rates=tuning.rates),
                 sampler=tuning.sampler,
                 pruner="none",
                 trials=trials,
                 epochs=tuning.epochs,
-                rates=tuning.rates,
             )
         except ValueError as error:
             raise PlanError(f"{search.name}: {error}") from None
@@ -217,10 +216,11 @@ def _searches(plan: Plan, tuning: Tuning) -> list[tuple[PlannedSearch, SearchPla
     return found
 
 
-def _trials_within_steps(recipe: Recipe, tuning: Tuning, opened: dict[str, DataSet]) -> int:
-    from nearkin.tuning.budget import batches_per_epoch, trials_within  # noqa: PLC0415  (Optuna)
+def _trials_within_steps(search: PlannedSearch, tuning: Tuning, opened: dict[str, DataSet]) -> int:
+    from nearkin.tuning.budget import trials_within  # noqa: PLC0415  (Optuna)
 
     assert tuning.steps is not None
+    recipe = search.recipe
     key = json.dumps(recipe.complete()["data"], sort_keys=True, default=str)
     if key not in opened:
         opened[key] = open_data(recipe).without_test()
@@ -290,7 +290,7 @@ def found_by(search: Search) -> Found:
     from nearkin.tuning.plan import plain_values  # noqa: PLC0415  (Optuna)
 
     best = search.best()
-    own = search.plan.begun_with()
+    own = search.plan.searched.nearest_values()
     return Found(
         name=search.path.name,
         values=best.values,

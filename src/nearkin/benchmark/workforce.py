@@ -12,7 +12,8 @@ import torch
 
 from nearkin.benchmark.worker import start_run
 from nearkin.training import Run
-from nearkin.workers import TAKEN, failure_of, is_taken, stop_worker
+from nearkin.training.run import is_taken
+from nearkin.workers import TAKEN, available_cores, failure_of, stop_worker
 
 Kind = Literal["begun", "finished", "failed", "lost", "taken"]
 
@@ -123,11 +124,6 @@ def shares(total: float, share: float) -> int:
     (10, 2, 0)
     """
     return int(total / share + 1e-6)
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _visible_devices() -> list[str]:

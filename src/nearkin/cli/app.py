@@ -148,13 +148,17 @@ def train(
 ) -> None:
     """Train an embedding, or go on with a run that was stopped: the same command does both."""
     from nearkin.display import observer_for
+    from nearkin.recipe.building import shown_toml
     from nearkin.recipe.carrying_out import carry_out
     from nearkin.training.distributed import leave_other_processes
 
     more = {"network.weights": weights, "data.skip_bad": skip_bad or None, "training.minutes": minutes}
     chosen = recipe_from(recipe, settings, imports, more)
     if show_recipe:
-        typer.echo(fitted_toml(chosen), nl=False)
+        text, not_shown = shown_toml(chosen)
+        if not_shown is not None:
+            say("warning:", f"what depends on the data is not shown: {_one_line(not_shown)}", style="yellow")
+        typer.echo(text, nl=False)
         return
     display = observer_for(True)
     try:
@@ -170,17 +174,6 @@ def train(
     from nearkin.cli.display import print_run
 
     print_run(run, pictures)
-
-
-def fitted_toml(recipe: Recipe) -> str:
-    """A recipe with all that would be chosen for its data; where that is not there, as far as it is known."""
-    from nearkin.recipe.building import fitted_toml as fitted
-
-    try:
-        return fitted(recipe)
-    except (ValueError, OSError) as error:
-        say("warning:", f"what depends on the data is not shown: {_one_line(error)}", style="yellow")
-        return recipe.to_toml()
 
 
 def stopped(display: Any = None) -> typer.Exit:

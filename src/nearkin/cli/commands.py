@@ -26,8 +26,8 @@ RecipeArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RECIPE|FOLDER|TABLE|NAME",
-        help="A recipe (.toml), a folder of images, a table (.csv) of images and labels, or the name of a "
-        "data set; without one, the embedded data set glyphs is learnt.",
+        help="A recipe (.toml), a folder of images, a table (.csv) of images and labels or of pairs, or the "
+        "name of a data set; without one, the embedded data set glyphs is learnt.",
     ),
 ]
 

@@ -23,7 +23,7 @@ from nearkin.display import console, shown_path
 from nearkin.protocols import Examination
 from nearkin.protocols.doubtful_labels import TABLE, DoubtfulLabels
 from nearkin.training import Run
-from nearkin.training.result import DataSummary, Start
+from nearkin.training.result import DataSummary, Result, Start
 
 __all__ = ["console", "shown_path"]
 
@@ -38,6 +38,7 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     table.add_column("")
     scores = {
         "test classes": result.test.to_dict(),
+        **{f"  {name.replace('_', ' ')}": one.to_dict() for name, one in result.directions.items()},
         "± over folds": result.test_deviation,
         "concatenated": None if result.concatenated is None else result.concatenated.to_dict(),
         **({} if start is None else {start.name: start.test.to_dict()}),
@@ -52,6 +53,7 @@ def print_run(run: Run, pictures: list[Path]) -> None:
             numbers = [f"{100 * values[key]:.2f}" for key in [*keys, "map_at_r"]]
             table.add_row(f"[bold]{split}" if split.startswith("test") else split, *numbers)
     console.print(table)
+    _print_verification(result)
     epoch = "" if result.epoch is None else f"epoch {result.epoch}: "
     style = "bold yellow" if chosen_on_test(run) else "dim"
     console.print(f"[{style}]{epoch}{result.rule}; {_tested(result.data)} are never trained on[/]")
@@ -76,6 +78,33 @@ def print_run(run: Run, pictures: list[Path]) -> None:
             console.print(Text(line))
 
 
+def _print_verification(result: Result) -> None:
+    """Scores of the known pairs of each network, where the data is of pairs, and of what it started from."""
+    rows = {"test pairs" if one.run == "." else one.run: one.verification for one in result.networks}
+    if result.start is not None:
+        rows[result.start.name] = result.start.verification
+    found = {name: one for name, one in rows.items() if one is not None}
+    if not found:
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    titles = {"roc_auc": "ROC AUC", "equal_error_rate": "equal error", "accuracy_at_threshold": "accuracy"}
+    rates = [
+        key for key, value in next(iter(found.values())).to_dict().items() if key.startswith("tar_at_far")
+    ]
+    told = [key for key in rates if any(one.to_dict()[key] is not None for one in found.values())]
+    titles |= {key: f"true at {float(key.removeprefix('tar_at_far_')):.2%} false" for key in told}
+    for title in titles.values():
+        table.add_column(title, justify="right")
+    for name, one in found.items():
+        values = [one.to_dict()[key] for key in titles]
+        table.add_row(
+            f"[bold]{name}" if name == "test pairs" else name,
+            *("" if value is None else f"{100 * value:.2f}" for value in values),
+        )
+    console.print(table)
+
+
 def _tested(data: DataSummary | None) -> str:
     """What training never saw: of a closed set the images, whose classes it knows."""
     known = data is not None and data.test is not None
@@ -87,9 +116,13 @@ def verdict_lines(run: Run, start: Start) -> list[str]:
     """Whether training helped, by how much, what to try if it did not, and the next command to type."""
     result = run.result
     k, recall = next(iter(result.test.recall_at.items()))
+    title, before = f"Recall@{k}", start.test.recall_at[k]
+    of_pairs = [one.verification.verification.roc_auc for one in result.networks if one.verification]
+    if start.verification is not None and of_pairs:
+        title, before = "ROC AUC ", start.verification.verification.roc_auc
+        recall = sum(of_pairs) / len(of_pairs)
     lines = [
-        f"Recall@{k}  {100 * start.test.recall_at[k]:.2f} {start.name}, {100 * recall:.2f} trained: "
-        f"training {start.verdict}"
+        f"{title}  {100 * before:.2f} {start.name}, {100 * recall:.2f} trained: training {start.verdict}"
     ]
     if start.gain is not None:
         gain = start.gain
@@ -138,6 +171,11 @@ def _print_pictures(pictures: list[Path]) -> None:
 
 
 _SHOWN_SCORES = (
+    "roc_auc",
+    "equal_error_rate",
+    "accuracy_at_threshold",
+    "false_accept_rate",
+    "false_reject_rate",
     "map_at_r",
     "r_precision",
     "mean_reciprocal_rank",
@@ -154,7 +192,7 @@ def print_examination(found: Examination, pictures: list[Path]) -> None:
     for column in ("test classes", "%", "95% interval over classes"):
         table.add_column(column, justify="left" if column == "test classes" else "right")
     for name, interval in found.intervals.items():
-        if name.startswith(("recall_at_", "cmc_at_")) or name in _SHOWN_SCORES:
+        if name.startswith(("recall_at_", "cmc_at_", "tar_at_far_")) or name in _SHOWN_SCORES:
             spread = f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
             table.add_row(name, f"{100 * interval.value:.2f}", spread)
     console.print(table)

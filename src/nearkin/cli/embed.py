@@ -36,8 +36,12 @@ def embed(
         bool, typer.Option("--overwrite", help="Replace a file that holds something else.")
     ] = False,
     jobs: Annotated[
-        int, typer.Option("-j", "--jobs", min=1, help="Processes that embed beside each other.")
-    ] = 1,
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes that embed beside each other.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="The address of a Ray cluster to embed on, or 'local' to start one here."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Embed files of any number, and go on where it stopped: the same command does both."""
@@ -62,6 +66,7 @@ def embed(
             skip_bad=skip_bad,
             overwrite=overwrite,
             processes=jobs,
+            ray=ray,
         )
     except KeyboardInterrupt:
         raise stopped(display) from None

@@ -58,6 +58,13 @@ def index(
         str | None,
         typer.Option("--list", metavar="WHAT", help="List outliers, label_errors or representatives."),
     ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes that embed beside each other.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="The address of a Ray cluster to embed on, or 'local' to start one here."),
+    ] = None,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Measure queries per second and what searches miss.")
     ] = False,
@@ -83,7 +90,9 @@ def index(
         if folder is not None:
             try:
                 with progress_of("embedding what is new", on_stderr=json) as display:
-                    added = opened.add(folder, prefix=prefix, progress=display.progress)
+                    added = opened.add(
+                        folder, prefix=prefix, progress=display.progress, processes=jobs, ray=ray
+                    )
             except KeyboardInterrupt:
                 raise stopped() from None
         missing = opened.missing()

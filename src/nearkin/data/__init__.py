@@ -12,6 +12,7 @@ from nearkin.data import glyphs as glyphs
 from nearkin.data import identities as identities
 from nearkin.data import inshop as inshop
 from nearkin.data import multi_scale as multi_scale
+from nearkin.data import pair_tables as pair_tables
 from nearkin.data import shapes as shapes
 from nearkin.data import sop as sop
 from nearkin.data import textures as textures
@@ -24,9 +25,11 @@ from nearkin.data.entrance import as_data_set, as_samples
 from nearkin.data.folders import folder
 from nearkin.data.hugging_face import HuggingFaceSamples
 from nearkin.data.joining import join
+from nearkin.data.known_pairs import KnownPairs
 from nearkin.data.loading import Batch, Loader, loader
 from nearkin.data.nested import len_of, move, split
 from nearkin.data.numbered_names import NumberedNames
+from nearkin.data.pair_sets import pairs
 from nearkin.data.per_sample import PerSample
 from nearkin.data.picture_list import Pictures
 from nearkin.data.preprocessing import Preprocessing
@@ -47,6 +50,7 @@ from nearkin.data.shown import shown
 from nearkin.data.tables import table
 from nearkin.data.texts import Texts
 from nearkin.data.transforms import SCHEMES, Transform, evaluation_transform, training_transform
+from nearkin.data.two_modalities import EachModality, TwoModalities, modalities
 from nearkin.data.vectors import Vectors
 
 __all__ = [
@@ -58,9 +62,11 @@ __all__ = [
     "BrokenImageError",
     "DataSet",
     "DatasetSamples",
+    "EachModality",
     "HuggingFaceSamples",
     "ImageArray",
     "ImageFiles",
+    "KnownPairs",
     "Loader",
     "NumberedNames",
     "PerSample",
@@ -70,6 +76,7 @@ __all__ = [
     "Samples",
     "Texts",
     "Transform",
+    "TwoModalities",
     "Vectors",
     "as_data_set",
     "as_samples",
@@ -84,8 +91,10 @@ __all__ = [
     "leave_out",
     "len_of",
     "loader",
+    "modalities",
     "move",
     "names",
+    "pairs",
     "read_image",
     "register",
     "resized_copy",

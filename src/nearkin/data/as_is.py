@@ -9,6 +9,7 @@ from nearkin.data.per_sample import PerSample
 from nearkin.data.preprocessing import Preprocessing
 from nearkin.data.samples import ImageArray, Samples
 from nearkin.data.transform_registry import registry
+from nearkin.data.two_modalities import EachModality, TwoModalities
 from nearkin.data.vectors import Vectors
 
 
@@ -32,6 +33,8 @@ class AsIs:
             return samples.batch(indices)
         if isinstance(samples, ImageArray):
             return samples.pixels[list(indices)]
+        if isinstance(samples, TwoModalities):
+            return EachModality()(samples, indices, seeds)
         return self._one_by_one(samples, indices, seeds)
 
 

@@ -23,6 +23,7 @@ from nearkin.data.hugging_face import (
     hugging_face_labels,
     is_hugging_face,
 )
+from nearkin.data.pair_tables import lists_pairs, pair_table
 from nearkin.data.picture_list import Pictures
 from nearkin.data.samples import DataSet, ImageArray, Samples, SampleSet, split_classes
 from nearkin.data.seeding import refuse_wrong_seed
@@ -100,11 +101,13 @@ def _from_path(path: Path, test_fraction: float, seed: int) -> DataSet:
         return folder(path, test_fraction=test_fraction, seed=seed)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
+    if path.suffix.lower() == ".csv" and lists_pairs(path):
+        return pair_table(path, seed=seed)
     if path.suffix.lower() == ".csv":
         return table(path, test_fraction=test_fraction, seed=seed)
     raise ValueError(
         f"{path} is neither a folder with one folder of images per class nor a .csv file with the columns "
-        "path and label"
+        "path and label, or a and b"
         + ("; vectors need labels: give the pair (path, labels)" if path.suffix == ".npy" else "")
     )
 

@@ -25,6 +25,9 @@ def join(first: SampleSet, second: SampleSet) -> SampleSet:
     cameras = None
     if first.cameras is not None and second.cameras is not None:
         cameras = torch.cat([first.cameras, second.cameras])
+    pairs = None
+    if first.pairs is not None and second.pairs is not None:
+        pairs = first.pairs.joined_with(second.pairs)
     after = torch.where(second.is_labelled, second.labels + first.num_classes, UNKNOWN)
     labels = torch.cat([first.labels, after])
     return SampleSet(
@@ -32,6 +35,7 @@ def join(first: SampleSet, second: SampleSet) -> SampleSet:
         labels,
         (*first.class_names, *second.class_names),
         cameras=cameras,
+        pairs=pairs,
     )
 
 

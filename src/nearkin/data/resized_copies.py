@@ -57,7 +57,13 @@ def resized_copy(
             if progress is not None:
                 progress(done, len(images))
     copies = ImageFiles(names, root)
-    return SampleSet(copies, image_set.labels, image_set.class_names, cameras=image_set.cameras)
+    return SampleSet(
+        copies,
+        image_set.labels,
+        image_set.class_names,
+        cameras=image_set.cameras,
+        pairs=image_set.pairs,
+    )
 
 
 def _write(original: Path, copy: Path, short_side: int) -> None:

@@ -68,12 +68,15 @@ def fingerprint(samples: Samples, *, progress: Progress | None = None) -> str:
 
 
 def fingerprint_of_set(sample_set: SampleSet) -> str:
-    """A hash that changes when the samples, their labels, the names of their classes or their cameras do."""
+    """A hash that changes when the samples, their labels, class names, cameras or known pairs do."""
     digest = hashlib.sha256(fingerprint(sample_set.samples).encode())
     _add(digest, sample_set.labels)
     _add(digest, sample_set.class_names)
     if sample_set.cameras is not None:
         _add(digest, sample_set.cameras)
+    if sample_set.pairs is not None:
+        known = sample_set.pairs
+        _add(digest, (known.pairs, known.same, known.groups, known.others, known.transitive))
     return digest.hexdigest()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.data.known_pairs import KnownPairs
 from nearkin.data.numbered_names import NumberedNames
 from nearkin.data.seeding import refuse_wrong_seed
 
@@ -70,6 +71,8 @@ class SampleSet:
             tensor of numbers, :data:`UNKNOWN` is a sample without a label.
         cameras: Which camera took each sample, ``(N,)`` integers, where that is known: a search for people or
             vehicles is scored across cameras.
+        pairs: What is known of pairs of the samples, where that is all that is known of them; the labels are
+            then the groups that matches join.
 
     Attributes:
         labels: int64 tensor ``(N,)`` with values in ``range(num_classes)``, and :data:`UNKNOWN` where the
@@ -77,6 +80,7 @@ class SampleSet:
         class_names: What the numbers mean: a tuple, or :class:`~nearkin.data.NumberedNames` where they are
             numbers and very many.
         cameras: int64 tensor ``(N,)``, or ``None``.
+        pairs: :class:`~nearkin.data.KnownPairs`, or ``None``: see :func:`nearkin.data.pairs`.
 
     >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     >>> birds = SampleSet(ImageArray(pixels), ["wren", "gull", "wren"])
@@ -91,8 +95,10 @@ class SampleSet:
         class_names: Sequence[str] | None = None,
         *,
         cameras: Sequence[int] | Tensor | None = None,
+        pairs: KnownPairs | None = None,
     ) -> None:
         self.samples = samples
+        self.pairs = pairs
         self.cameras = None if cameras is None else torch.as_tensor(cameras, dtype=torch.long)
         if self.cameras is not None and self.cameras.shape != (len(samples),):
             raise ValueError(f"{len(samples)} samples but cameras of shape {tuple(self.cameras.shape)}")
@@ -163,8 +169,9 @@ class SampleSet:
         """The samples at ``indices``, classes numbered anew (those without a sample are gone)."""
         indices = torch.as_tensor(indices, dtype=torch.long)
         cameras = None if self.cameras is None else self.cameras[indices]
+        pairs = None if self.pairs is None else self.pairs.select(indices)
         numbered = self._numbered_anew(self.labels[indices])
-        return SampleSet(self.samples.select(indices.tolist()), *numbered, cameras=cameras)
+        return SampleSet(self.samples.select(indices.tolist()), *numbered, cameras=cameras, pairs=pairs)
 
     def _numbered_anew(self, labels: Tensor) -> tuple[Tensor, Sequence[str]]:
         """Some of the labels without gaps, and the names of the classes that they mean."""
@@ -190,7 +197,10 @@ class SampleSet:
         return self.relabelled(labels)
 
     def relabelled(self, labels: Tensor) -> SampleSet:
-        """The same samples with other labels ``(N,)`` of the same classes; those that none has are gone."""
+        """The same samples with other labels ``(N,)`` of the same classes; those that none has are gone.
+
+        What was known of pairs is gone as well: it would tell labels that were taken away.
+        """
         return SampleSet(self.samples, *self._numbered_anew(labels), cameras=self.cameras)
 
     def labelled_part(self) -> SampleSet:

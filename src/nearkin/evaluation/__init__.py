@@ -3,6 +3,13 @@
 from nearkin.evaluation.clustering import ClusteringScores, clustering_scores
 from nearkin.evaluation.diagnostics import Diagnostics, diagnostics
 from nearkin.evaluation.neighbours import nearest_neighbours
+from nearkin.evaluation.pair_scores import (
+    PairScores,
+    choose_threshold_on_pairs,
+    pair_intervals,
+    pair_scores,
+    pair_similarities,
+)
 from nearkin.evaluation.processes import retrieval_scores_by_processes
 from nearkin.evaluation.reidentification import (
     MatchesPerQuery,
@@ -40,6 +47,7 @@ __all__ = [
     "Diagnostics",
     "Interval",
     "MatchesPerQuery",
+    "PairScores",
     "PairedDifference",
     "PerPair",
     "PerQuery",
@@ -52,6 +60,7 @@ __all__ = [
     "Whitening",
     "bootstrap_intervals",
     "choose_threshold",
+    "choose_threshold_on_pairs",
     "clustering_intervals",
     "clustering_scores",
     "diagnostics",
@@ -59,6 +68,9 @@ __all__ = [
     "k_reciprocal",
     "mean_intervals",
     "nearest_neighbours",
+    "pair_intervals",
+    "pair_scores",
+    "pair_similarities",
     "paired_differences",
     "query_expansion",
     "rates_at_threshold",

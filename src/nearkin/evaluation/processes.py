@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,11 +22,12 @@ from nearkin.evaluation.retrieval import (
     retrieval_scores,
     scores_of_queries,
 )
+from nearkin.workers import available_cores, start_worker, stop_worker
 
 Columns = dict[str, Tensor]
 """The columns of :class:`~nearkin.evaluation.retrieval.PerQuery`."""
 
-_GIVEN = ("embeddings", "labels", "gallery", "gallery_labels")
+GIVEN = ("embeddings", "labels", "gallery", "gallery_labels")
 _COLUMNS = ("indices", "positives", "first_rank", "r_precision", "average_precision_at_r")
 
 
@@ -83,9 +82,9 @@ def retrieval_scores_by_processes(
             raise ValueError(f"processes={processes}: torchrun has started the processes, leave it out")
         share = _shares(chosen, labels, dist.get_world_size())[dist.get_rank()]
         parts: list[Columns | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, _ranked(given, share, metric))
+        dist.all_gather_object(parts, ranked(given, share, metric))
     else:
-        count = _cores() if processes is None else processes
+        count = available_cores() if processes is None else processes
         if count < 1:
             raise ValueError(f"processes={count} must be at least 1")
         parts = _started(given, _shares(chosen, labels, count), metric)
@@ -100,7 +99,7 @@ def _shares(chosen: Tensor, labels: Tensor, count: int) -> list[Tensor]:
     return [chosen[part].sort().values for part in order.tensor_split(count)]
 
 
-def _ranked(given: Mapping[str, Tensor | None], share: Tensor, metric: Metric) -> Columns | None:
+def ranked(given: Mapping[str, Tensor | None], share: Tensor, metric: Metric) -> Columns | None:
     """The values of some queries; ``None`` where none of them has a positive."""
     embeddings, labels = given["embeddings"], given["labels"]
     assert embeddings is not None
@@ -152,8 +151,7 @@ def _started(
             ends = [worker.wait() for worker in workers]
         finally:
             for worker in workers:
-                worker.kill()
-                worker.wait()
+                stop_worker(worker)
         return [_result(folder, number, code) for number, code in enumerate(ends)]
 
 
@@ -164,33 +162,8 @@ def _as_array(values: Tensor) -> NDArray[Any]:
 
 
 def _start(folder: Path, number: int, count: int, metric: str) -> subprocess.Popen[bytes]:
-    code = "import sys; from nearkin.evaluation.processes import work; work(*sys.argv[1:])"
-    environment = {
-        "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
-        "OMP_NUM_THREADS": str(max(1, _cores() // count)),
-    }
-    command = [sys.executable, "-c", code, str(folder), str(number), metric]
-    return subprocess.Popen(command, env=os.environ | environment)  # noqa: S603  (this interpreter)
-
-
-def work(name: str, number: str, metric: Metric) -> None:
-    """What a started process does: rank its share, and leave what it found in the folder."""
-    folder = Path(name)
-
-    def mapped(key: str) -> Tensor | None:
-        file = folder / f"{key}.npy"
-        # Copy on write: torch wants arrays that it could write to, and nobody does.
-        return torch.from_numpy(np.load(file, mmap_mode="c")) if file.exists() else None
-
-    given = {key: mapped(key) for key in _GIVEN}
-    share = torch.from_numpy(np.load(folder / f"share-{number}.npy"))
-    try:
-        found = _ranked(given, share, metric)
-    except ValueError as error:
-        (folder / f"error-{number}.txt").write_text(str(error), encoding="utf-8")
-        return
-    columns: Any = {} if found is None else {key: values.numpy() for key, values in found.items()}
-    np.savez(folder / f"found-{number}.npz", **columns)
+    threads = max(1, available_cores() // count)
+    return start_worker("nearkin.evaluation.ranking_worker", folder, number, metric, threads=threads)
 
 
 def _result(folder: Path, number: int, code: int) -> Columns | None:
@@ -203,7 +176,3 @@ def _result(folder: Path, number: int, code: int) -> Columns | None:
         )
     with np.load(file) as found:
         return {key: torch.from_numpy(found[key]) for key in found} or None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

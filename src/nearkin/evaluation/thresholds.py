@@ -32,6 +32,8 @@ _GRID = 128  # similarities at which accepted pairs are counted
 _MOST_GROUPS = 100
 FEWEST_CLASSES = 3
 _PAIR_ENTRIES = 2**23  # multiplicities of pairs held at once
+WANTED_RATE, MOST_RIGHT = "wanted false accept rate", "most right answers"
+"""What a threshold was chosen for."""
 
 
 class TooFewPairsError(ValueError):
@@ -54,6 +56,7 @@ class Threshold:
         negative_pairs: Pairs of samples of different classes among them.
         positive_pairs: Pairs of samples of one class.
         class_names: Which classes; empty where they have no names.
+        rule: What it was chosen for: the wanted rate, or, of few known pairs, the most right answers.
 
     >>> draw = torch.Generator().manual_seed(0)
     >>> labels = torch.arange(20).repeat_interleave(10)
@@ -70,6 +73,7 @@ class Threshold:
     negative_pairs: int
     positive_pairs: int
     class_names: tuple[str, ...] = ()
+    rule: str = WANTED_RATE
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -92,6 +96,7 @@ class Threshold:
                 negative_pairs=int(values["negative_pairs"]),
                 positive_pairs=int(values["positive_pairs"]),
                 class_names=tuple(values.get("class_names", ())),
+                rule=str(values.get("rule", WANTED_RATE)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"these values are no threshold: {error!r}") from None
@@ -102,8 +107,14 @@ class Threshold:
             f"same from similarity {self.similarity:.4f} on: false accepts {percent(accepts.value)} % "
             f"({percent(accepts.low)} to {percent(accepts.high)} % on new classes), false rejects "
             f"{percent(rejects.value)} % ({percent(rejects.low)} to {percent(rejects.high)} %); "
-            f"chosen on {self.classes:,} validation classes"
+            f"chosen on {self._chosen_on()}"
         )
+
+    def _chosen_on(self) -> str:
+        if self.rule == WANTED_RATE:
+            return f"{self.classes:,} validation classes"
+        pairs = self.positive_pairs + self.negative_pairs
+        return f"{pairs:,} validation pairs, for the most right answers"
 
 
 def percent(share: float) -> str:

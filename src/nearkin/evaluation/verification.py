@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from nearkin.evaluation.inputs import Metric, checked_embeddings, checked_metric, checked_together, unit_rows
+
+_RATE = "tar_at_far_"
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,17 @@ class VerificationScores:
             "positive_pairs": self.positive_pairs,
             "negative_pairs": self.negative_pairs,
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> VerificationScores:
+        """The inverse of :meth:`to_dict`; reads past what else is there."""
+        rates = {
+            float(key.removeprefix(_RATE)): None if found is None else float(found)
+            for key, found in values.items()
+            if key.startswith(_RATE)
+        }
+        plain = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        return cls(tar_at_far=rates, **plain)
 
 
 @torch.no_grad()
@@ -201,7 +215,7 @@ def operating_points(
 
 def rate_name(rate: float) -> str:
     """The name of the true accept rate at this false accept rate."""
-    return f"tar_at_far_{rate:.0e}"
+    return f"{_RATE}{rate:.0e}"
 
 
 def _pair_similarity(first: Tensor, second: Tensor, metric: Metric) -> Tensor:

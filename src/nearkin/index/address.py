@@ -130,6 +130,11 @@ def parse_address(text: str | os.PathLike[str]) -> Address:
     return Address(kind, name, parts.hostname or "", port, user, folders[0] if folders else "", options)
 
 
+def as_address(given: str | Address) -> Address:
+    """An address as it is, or a text taken apart."""
+    return given if isinstance(given, Address) else parse_address(given)
+
+
 def _refuse_password(kind: Scheme, password: str | None, options: Mapping[str, str]) -> None:
     secret = [key for key in options if key != "passfile" and re.search("pass|token|secret", key.lower())]
     if password or secret:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -18,6 +19,7 @@ from torch import Tensor
 from nearkin.data.decoding import BrokenImageError
 from nearkin.data.samples import Samples
 from nearkin.index import groups
+from nearkin.index.ahead import embedded_ahead, shards_by_content
 from nearkin.index.evaluating import IndexEvaluation, evaluate
 from nearkin.index.filters import Where
 from nearkin.index.groups import Group
@@ -29,6 +31,7 @@ from nearkin.index.store import Nearest, Store
 from nearkin.index.stores import create_store, name_of, open_store
 from nearkin.index.watching import watch
 from nearkin.model import Model
+from nearkin.model.embedding_workers import Embed, embedding_workers
 from nearkin.tensor_files import DamagedFileError, read_tensors, write_tensors
 
 _LAYOUT = "layout.safetensors"
@@ -78,6 +81,8 @@ class Index:
         names: Sequence[str] | None = None,
         precision: Precision = "float32",
         progress: Progress | bool | None = None,
+        processes: int | None = None,
+        ray: str | None = None,
     ) -> Index:
         """Embed samples and keep them; killed at any moment, the same call goes on.
 
@@ -92,6 +97,8 @@ class Index:
             precision: What an exact search reads: ``float32``; in a folder also ``int8``, a quarter of that,
                 in PostgreSQL also ``float16``, half of it.
             progress: As in :meth:`add`.
+            processes: As in :meth:`add`.
+            ray: As in :meth:`add`.
 
         Raises:
             ValueError: The folder holds something else, or an index of another model.
@@ -99,7 +106,15 @@ class Index:
         """
         index = cls.create(model, path, precision=precision)
         try:
-            index.add(inputs, labels=labels, metadata=metadata, names=names, progress=progress)
+            index.add(
+                inputs,
+                labels=labels,
+                metadata=metadata,
+                names=names,
+                progress=progress,
+                processes=processes,
+                ray=ray,
+            )
         except BaseException:
             index.close()
             raise
@@ -221,6 +236,8 @@ class Index:
         names: Sequence[str] | None = None,
         prefix: str = "",
         progress: Progress | bool | None = None,
+        processes: int | None = None,
+        ray: str | None = None,
     ) -> Added:
         """Embed what is new and keep it. What has been embedded is never embedded again.
 
@@ -234,9 +251,18 @@ class Index:
                 has changed. By default paths, texts or, for pictures and arrays, a hash of the content.
             prefix: Put before every name, to tell files of several folders apart.
             progress: Called with the inputs done, for good, and the number of all.
+            processes: That embed beside each other, while this one adds what they have embedded, in the order
+                of the inputs: the index is the one that a single process makes. On a cluster: how many shards
+                are handed over at a time.
+            ray: The address of a Ray cluster to embed on: see
+                :func:`~nearkin.model.embedding_workers.embedding_workers`.
 
         Returns:
             How many were new, known, changed, and which files could not be read.
+
+        Raises:
+            ValueError: Two inputs of one name differ, or workers cannot read the model.
+            RuntimeError: A shard was lost with its worker again and again.
         """
         sources, repeats = without_repeats(
             gather(inputs, self.model, labels=labels, metadata=metadata, names=names, prefix=prefix)
@@ -247,17 +273,33 @@ class Index:
         counts = {"new": 0, "known": repeats, "changed": 0}
         given = {key for key, value in (("label", labels), ("metadata", metadata)) if value is not None}
         step = _AT_A_TIME or self.store.at_a_time
-        for start in range(0, len(sources.items), step):
-            places = range(start, min(start + step, len(sources.items)))
-            known = self._add_some(sources, places, counts, skipped)
-            self._update(known, {"path", *given})
-            told(sum(counts.values()) + len(skipped), total)
+        starts = range(0, len(sources.items), step)
+        steps = [range(start, min(start + step, len(sources.items))) for start in starts]
+        with embedding_workers(self.model, processes=processes, ray=ray, skip_bad=True) as embed:
+            alone = ray is None and processes in (None, 1)
+            ahead: Iterator[dict[int, Tensor]] = repeat({}) if alone else self._ahead(sources, steps, embed)
+            for places, ready in zip(steps, ahead, strict=False):
+                known = self._add_some(sources, places, ready, counts, skipped)
+                self._update(known, {"path", *given})
+                told(sum(counts.values()) + len(skipped), total)
         return Added(counts["new"], counts["known"], counts["changed"], tuple(skipped))
 
+    def _ahead(
+        self, sources: Sources, steps: Sequence[Sequence[int]], embed: Embed
+    ) -> Iterator[dict[int, Tensor]]:
+        """For every step the vectors that workers have embedded; what is missing this process embeds."""
+        there = self.store.by_content(sorted({item.content for item in sources.items}))
+        return embedded_ahead(sources.samples, shards_by_content(sources.items, steps, there), embed)
+
     def _add_some(
-        self, sources: Sources, places: Sequence[int], counts: dict[str, int], skipped: list[tuple[str, str]]
+        self,
+        sources: Sources,
+        places: Sequence[int],
+        ready: Mapping[int, Tensor],
+        counts: dict[str, int],
+        skipped: list[tuple[str, str]],
     ) -> list[tuple[Item, NewItem]]:
-        """Add the inputs at ``places``; those that are there already come back."""
+        """Add the inputs at ``places``, some of them embedded already; those that are there come back."""
         items = [sources.items[place] for place in places]
         there = self.store.by_name([item.name for item in items])
         known = [
@@ -269,15 +311,19 @@ class Index:
         counts["known"] += len(known)
         names = {item.name for _, item in known}
         places = [place for place in places if sources.items[place].name not in names]
-        items, vectors = self._embedded(sources, places, skipped)
+        items, vectors = self._embedded(sources, places, ready, skipped)
         for change in self.store.add(items, vectors):
             counts[change] += 1
         return known
 
     def _embedded(
-        self, sources: Sources, places: Sequence[int], skipped: list[tuple[str, str]]
+        self,
+        sources: Sources,
+        places: Sequence[int],
+        ready: Mapping[int, Tensor],
+        skipped: list[tuple[str, str]],
     ) -> tuple[list[NewItem], Tensor]:
-        """Items at ``places`` with vectors: of equal content that is there, or embedded now."""
+        """Items at ``places`` with vectors: of equal content that is there, by workers, or embedded now."""
         items = {place: sources.items[place] for place in places}
         holders = self.store.by_content(sorted({item.content for item in items.values()}))
         first = {
@@ -286,7 +332,8 @@ class Index:
         vectors: dict[str, Tensor] = {}
         if holders:
             vectors |= dict(zip(holders, self.store.vectors(list(holders.values())), strict=True))
-        wanted = sorted(first.values())
+        vectors |= {items[place].content: ready[place] for place in first.values() if place in ready}
+        wanted = sorted(place for place in first.values() if place not in ready)
         for place, vector in self._embed_readable(sources.samples, wanted, items, skipped):
             vectors[items[place].content] = vector
         kept = [item for item in items.values() if item.content in vectors]

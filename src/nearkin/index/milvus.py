@@ -28,6 +28,8 @@ import threading
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.index.address import Address, parse_address
+from nearkin.index.address import Address, as_address
 from nearkin.index.checking import change_of, checked_queries, checked_vectors
 from nearkin.index.filters import Where
 from nearkin.index.items import Item, NewItem
@@ -48,13 +50,18 @@ from nearkin.index.milvus_filters import (
     token,
 )
 from nearkin.index.milvus_server import MilvusServer, package
-from nearkin.index.model_files import Part, fetched, parts_of
+from nearkin.index.model_files import Part, parts_of
+from nearkin.index.server_store import (
+    CONNECTIVITY,
+    EXPANSION_ADD,
+    EXPANSION_SEARCH,
+    FORMAT,
+    ServerStore,
+    batches,
+)
 from nearkin.index.store import Change, Nearest
 from nearkin.model import Model
 
-FORMAT = 1
-CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 100
-"""Of the HNSW graph."""
 MOST_FOUND = 16_384
 """Milvus's limit of hits per query."""
 _LONGEST = 65_535  # bytes of a text
@@ -71,7 +78,7 @@ _VERSION = "version"
 Row = dict[str, Any]
 
 
-class MilvusStore:
+class MilvusStore(ServerStore[MilvusServer]):
     """Items and vectors in Milvus; see :class:`~nearkin.index.store.Store` and this module.
 
     Args:
@@ -86,21 +93,14 @@ class MilvusStore:
     precision = "float32"
 
     def __init__(self, address: str | Address) -> None:
-        self.address = address if isinstance(address, Address) else parse_address(address)
-        self.name = self.address.name
-        self.place = str(self.address)
-        self._items, self._notes = _collections(self.name)
         self._numbers = _Numbers()
-        self._server = MilvusServer(self.address)
-        try:
-            self._about = self._read_about()
-            self._server.patient = True
-            for collection in (self._notes, self._items):
-                self._server.call(lambda client, one=collection: _make_ready(client, one, self._about))  # type: ignore[misc]
-            self.count()  # from here on, searches see what is there now
-        except BaseException:
-            self.close()
-            raise
+        self._items, self._notes = _collections(as_address(address).name)
+        super().__init__(address, MilvusServer)
+
+    def _make_ready(self) -> None:
+        for collection in (self._notes, self._items):
+            self._server.call(partial(_load, collection=collection, about=self._about))
+        self.count()  # from here on, searches see what is there now
 
     @classmethod
     def create(
@@ -126,35 +126,29 @@ class MilvusStore:
         """
         if precision != "float32":
             raise ValueError(f'precision={precision!r} must be "float32" in Milvus')
-        where = address if isinstance(address, Address) else parse_address(address)
+        where = as_address(address)
         search = where.options.get("search", "exact")
         if search not in ("exact", "hnsw"):
             raise ValueError(f"search={search[:20]} must be exact or hnsw")
         own = {"format": FORMAT, "dimension": dimension, "precision": precision, "search": search}
         told = {**(about or {}), **own}
         items, notes = _collections(where.name)
-        server = MilvusServer(where)
-        try:
-            if server.call(lambda client: client.has_collection(items, timeout=_TIMEOUT)):
+        with closing(MilvusServer(where)) as server:
+            if server.call(partial(_has, collection=items)):
                 raise FileExistsError(f"there is an index {where.name} already")
             # The items come last: an index is there when they are, and its model is there before.
-            server.call(lambda client: _create_notes(client, notes))
+            server.call(partial(_create_notes, collection=notes))
             if model is not None:
                 _keep_model(server, notes, model)
-            server.call(lambda client: _create_items(client, items, told))
-        finally:
-            server.close()
+            server.call(partial(_create_items, collection=items, about=told))
         return cls(where)
 
     @staticmethod
     def exists(address: str | Address) -> bool:
         """Whether there is an index at this address."""
-        where = address if isinstance(address, Address) else parse_address(address)
-        server = MilvusServer(where)
-        try:
-            return bool(server.call(lambda client: client.has_collection(_collections(where.name)[0])))
-        finally:
-            server.close()
+        where = as_address(address)
+        with closing(MilvusServer(where)) as server:
+            return server.call(partial(_has, collection=_collections(where.name)[0]))
 
     def drop(self) -> None:
         """Remove the index from the server, for good, and close the store."""
@@ -162,40 +156,24 @@ class MilvusStore:
             self._server.call(lambda client, one=collection: client.drop_collection(one, timeout=_TIMEOUT))  # type: ignore[misc]
         self.close()
 
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """What :meth:`create` was told, and format, dimension and precision."""
-        return self._about
-
-    @property
-    def dimension(self) -> int:
-        """D, the size of a vector."""
-        return int(self._about["dimension"])
-
-    def _read_about(self) -> dict[str, Any]:
-        if not self._server.call(lambda client: client.has_collection(self._items, timeout=_TIMEOUT)):
-            raise ValueError(f"{self.address.server} holds no index {self.name}")
+    def _read_about(self) -> dict[str, Any] | None:
+        if not self._server.call(partial(_has, collection=self._items)):
+            return None
         told = self._server.call(lambda client: client.describe_collection(self._items, timeout=_TIMEOUT))
         about: dict[str, Any] = json.loads(told["description"])
-        if about.get("format") != FORMAT:
-            raise ValueError(
-                f"{self.place} is an index of format {about.get('format')}, and this nearkin reads format "
-                f"{FORMAT}: use a newer nearkin, or build the index again"
-            )
-        wanted = self.address.options.get("search", about["search"])
-        if wanted != about["search"]:
-            raise ValueError(
-                f"{self.place} was made with search={about['search']}, which cannot be changed: leave it "
-                "out, or build another index"
-            )
         return about
 
-    def model_folder(self) -> Path:
-        """A folder with the model, fetched from the server unless the cache has it."""
-        fingerprint = str(self._about["fingerprint"])
-        return fetched(fingerprint, lambda: self._model_parts(fingerprint))
+    def _checked(self, about: dict[str, Any] | None) -> dict[str, Any]:
+        checked = super()._checked(about)
+        if self.address.options.get("search", checked["search"]) != checked["search"]:
+            raise ValueError(
+                f"{self.place} was made with search={checked['search']}, which cannot be changed: leave it "
+                "out, or build another index"
+            )
+        return checked
 
-    def _model_parts(self, fingerprint: str) -> Iterator[Part]:
+    def _model_parts(self) -> Iterator[Part]:
+        fingerprint = str(self._about["fingerprint"])
         listed = self._query(EVERYTHING, ["key"], collection=self._notes)
         own = re.compile(rf"{re.escape(fingerprint)}/[A-Za-z0-9_./-]+/\d{{8}}")
         keys = sorted(
@@ -234,8 +212,7 @@ class MilvusStore:
         size = 4 * self.dimension + 2_000
         piece = max(_PIECE // size, 1)
         for start in range(0, len(rows), piece):
-            some = list(rows[start : start + piece])
-            self._server.call(lambda client, some=some: client.upsert(self._items, some, timeout=_TIMEOUT))  # type: ignore[misc]
+            _upsert(self._server, self._items, list(rows[start : start + piece]))
         if rows:
             self._count_up()
 
@@ -256,7 +233,7 @@ class MilvusStore:
 
     def _count_up(self) -> None:
         note = {"key": _VERSION, "data": str(self._numbers.take(1)[0]), "nothing": [0.0, 0.0]}
-        self._server.call(lambda client: client.upsert(self._notes, [note], timeout=_TIMEOUT))
+        _upsert(self._server, self._notes, [note])
 
     def update(self, items: Sequence[Item]) -> None:
         """Change label, metadata and path of items, which are found by their ids."""
@@ -276,11 +253,8 @@ class MilvusStore:
     def remove(self, ids: Collection[int]) -> int:
         """Remove items; how many of them were there."""
         keys = [row["key"] for row in self._query_in("id", [int(one) for one in ids], ["key"])]
-        for some in _batches(keys, _AT_A_TIME):
-            expression = one_of("key", some)
-            self._server.call(
-                lambda client, which=expression: client.delete(self._items, filter=which, timeout=_TIMEOUT)  # type: ignore[misc]
-            )
+        for some in batches(keys, _AT_A_TIME):
+            self._server.call(partial(_delete, collection=self._items, which=one_of("key", some)))
         if keys:
             self._count_up()
         return len(keys)
@@ -378,20 +352,9 @@ class MilvusStore:
             found[row["content"]] = min(int(row["id"]), found.get(row["content"], int(row["id"])))
         return found
 
-    def vectors(self, ids: Sequence[int] | Tensor) -> Tensor:
-        """Unit rows ``(n, D)``, float32, of the items of these ids."""
-        wanted = ids.tolist() if isinstance(ids, Tensor) else [int(one) for one in ids]
-        rows = {
-            int(row["id"]): np.asarray(row["embedding"], dtype=np.float32)
-            for row in self._query_in("id", wanted, ["id", "embedding"], most=self._most_vectors)
-        }
-        for one in wanted:
-            if one not in rows:
-                raise KeyError(f"there is no item {one} in this index")
-        matrix = (
-            np.stack([rows[one] for one in wanted]) if wanted else np.empty((0, self.dimension), np.float32)
-        )
-        return torch.from_numpy(matrix)
+    def _vectors_of(self, ids: Sequence[int]) -> dict[int, Tensor]:
+        rows = self._query_in("id", ids, ["id", "embedding"], most=self._most_vectors)
+        return {int(row["id"]): torch.tensor(row["embedding"], dtype=torch.float32) for row in rows}
 
     def version(self) -> int:
         """A number that changes whenever items do."""
@@ -404,17 +367,13 @@ class MilvusStore:
     def damaged(self) -> list[str]:
         """The names of items whose vectors are not what was written; empty where all is well."""
         damaged: list[str] = []
-        for some in _batches(self.ids().tolist(), self._most_vectors):
+        for some in batches(self.ids().tolist(), self._most_vectors):
             damaged += [
                 row["name"]
                 for row in self._query_in("id", some, ["name", "checksum", "embedding"])
                 if zlib.crc32(np.asarray(row["embedding"], dtype=np.float32).tobytes()) != row["checksum"]
             ]
         return damaged
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._server.close()
 
     @property
     def _most_vectors(self) -> int:
@@ -448,7 +407,7 @@ class MilvusStore:
     ) -> list[Row]:
         """The rows in which a field has one of the values."""
         found: list[Row] = []
-        for some in _batches(values, most):
+        for some in batches(values, most):
             found += self._query(one_of(field, some), fields)
         return found
 
@@ -489,6 +448,14 @@ def _collections(name: str) -> tuple[str, str]:
     return f"nearkin_items_{name}", f"nearkin_about_{name}"
 
 
+def _has(client: Any, *, collection: str) -> bool:
+    return bool(client.has_collection(collection, timeout=_TIMEOUT))
+
+
+def _delete(client: Any, *, collection: str, which: str) -> None:
+    client.delete(collection, filter=which, timeout=_TIMEOUT)
+
+
 def _create_items(client: Any, collection: str, about: Mapping[str, Any]) -> None:
     kind = package("pymilvus").DataType
     schema = client.create_schema(
@@ -519,15 +486,15 @@ def _create_notes(client: Any, collection: str) -> None:
 def _create_collection(client: Any, collection: str, schema: Any) -> None:
     """Make a collection, unless it is there: another process may make the same one at the same time."""
     try:
-        if not client.has_collection(collection, timeout=_TIMEOUT):
+        if not _has(client, collection=collection):
             # One shard: what one message adds is there as a whole or not at all.
             client.create_collection(collection, schema=schema, num_shards=1, consistency_level="Strong")
     except package("pymilvus").MilvusException:
-        if not client.has_collection(collection, timeout=_TIMEOUT):
+        if not _has(client, collection=collection):
             raise
 
 
-def _make_ready(client: Any, collection: str, about: Mapping[str, Any]) -> None:
+def _load(client: Any, collection: str, about: Mapping[str, Any]) -> None:
     """Make what a collection needs to be searched, if it is not there, and have it loaded."""
     vector = "embedding" if collection.startswith("nearkin_items_") else "nothing"
     if not client.list_indexes(collection):
@@ -615,8 +582,3 @@ def _values(row: Row) -> dict[str, Any]:
     own |= {"label": row["label"]} if row["labelled"] and "label" in row else {}
     own |= {"path": row["path"]} if row.get("path") else {}
     return {**json.loads(row["metadata"]), **own}
-
-
-def _batches(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(values), size):
-        yield values[start : start + size]

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from nearkin.extras import require
 from nearkin.index.address import Address
 from nearkin.index.patience import attempts
+from nearkin.index.server_store import first_line, unreachable
 
 _FINAL = re.compile(
     "auth|permission|privilege|denied|cannot parse|invalid|illegal|mismatch|already exist|not support",
@@ -52,9 +53,9 @@ class MilvusServer:
                 if _FINAL.search(str(error)) and not _GONE.search(str(error)):
                     raise _told(error, self._address) from error
                 lost = error
-        waited = f" for {self._address.patience:g} s" if self.patient else ""
-        where = self._address.server
-        raise ConnectionError(f"Milvus at {where} cannot be reached{waited}: {_first_line(lost)}") from lost
+        if lost is not None and not _GONE.search(str(lost)):
+            raise _told(lost, self._address) from lost
+        raise unreachable("Milvus", self._address, lost, waited=self.patient) from lost
 
     def close(self) -> None:
         """Close the connection."""
@@ -92,13 +93,7 @@ def _token() -> str:
 
 def _told(error: Exception, address: Address) -> Exception:
     """An error as a sentence that names the place."""
-    told = _first_line(error)
+    told = first_line(error)
     if re.search(r"auth|permission|privilege|denied", told, re.IGNORECASE):
         return PermissionError(f"Milvus at {address.server} does not allow that: {told}")
     return ValueError(f"Milvus at {address.server} refuses: {told}")
-
-
-def _first_line(error: Exception | None) -> str:
-    message = getattr(error, "message", None) or str(error)
-    lines = str(message).strip().splitlines()
-    return lines[0].strip()[:300] if lines else type(error).__name__

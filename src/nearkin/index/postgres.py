@@ -2,10 +2,10 @@
 
 In the schema ``nearkin`` the table ``indexes`` holds a row per index: ``name``, ``about`` (JSON: format,
 dimension, precision, the model's fingerprint) and ``version``. ``model_files`` holds the model's files in
-parts. ``items_NAME`` holds the items: ``id`` (never given twice), ``key`` (SHA-256 of the name, which may be
-longer than PostgreSQL's indexes allow), ``name``, ``label``, ``metadata`` (jsonb), ``path``, ``content``
-(SHA-256 of what was embedded), ``checksum`` (CRC-32 of the vector) and ``embedding`` (``vector`` or
-``halfvec``).
+parts, ``writes`` a note of every transaction of the last day. ``items_NAME`` holds the items: ``id`` (never
+given twice), ``key`` (SHA-256 of the name, which may be longer than PostgreSQL's indexes allow), ``name``,
+``label``, ``metadata`` (jsonb), ``path``, ``content`` (SHA-256 of what was embedded), ``checksum`` (CRC-32 of
+the vector) and ``embedding`` (``vector`` or ``halfvec``).
 
 Writers take turns: each locks the row of its index. Everything a call writes is one transaction, which is
 done again where the connection is lost, and never twice: see :mod:`nearkin.index.postgres_server`. Passwords
@@ -14,10 +14,12 @@ come from libpq: ``PGPASSWORD``, or a passfile.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -28,21 +30,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from nearkin.index.address import Address, parse_address
+from nearkin.index.address import Address, as_address
 from nearkin.index.checking import change_of, checked_queries, checked_vectors
 from nearkin.index.filters import Where
 from nearkin.index.items import Item, NewItem
-from nearkin.index.model_files import Part, fetched, parts_of
+from nearkin.index.model_files import Part, parts_of
 from nearkin.index.postgres_filters import filter_to_sql
 from nearkin.index.postgres_server import PostgresServer, package
 from nearkin.index.scan import Matrix
+from nearkin.index.server_store import (
+    CONNECTIVITY,
+    EXPANSION_ADD,
+    EXPANSION_SEARCH,
+    FORMAT,
+    ServerStore,
+    batches,
+)
 from nearkin.index.store import Change, Nearest
 from nearkin.model import Model
 
 HalfOrFull = Literal["float32", "float16"]
-FORMAT = 1
-CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 100
-"""Of the HNSW graph."""
 _MOST_EXPANSION = 1000  # pgvector's limit of hnsw.ef_search, and so of what an approximate search finds
 _MOST_EXCLUDED = 256
 _MOST_DIMENSIONS = {"float32": 2000, "float16": 4000}  # of a graph
@@ -50,6 +57,7 @@ _IN_THE_ROW = 6000  # bytes of a vector that stay in the row: reading them elsew
 _AT_A_TIME = 10_000  # rows that travel together
 _FURTHER = 10  # candidates beyond k whose halves are compared anew
 _PART = 8 << 20
+_MOST_MEMORY = 2 << 30  # bytes for making a graph
 _TYPES = {"float32": "vector", "float16": "halfvec"}
 _SCHEMA = (
     "CREATE EXTENSION IF NOT EXISTS vector",
@@ -66,12 +74,17 @@ _SCHEMA = (
         data bytea NOT NULL,
         PRIMARY KEY (index_name, file, part)
     )""",
+    """CREATE TABLE IF NOT EXISTS nearkin.writes (
+        at timestamptz NOT NULL DEFAULT now(),
+        token uuid NOT NULL,
+        PRIMARY KEY (at, token)
+    )""",
 )
 _COLUMNS = "id, name, label, metadata, path, content"
 R = TypeVar("R")
 
 
-class PostgresStore:
+class PostgresStore(ServerStore[PostgresServer]):
     """Items and vectors in PostgreSQL; see :class:`~nearkin.index.store.Store` and this module.
 
     Args:
@@ -85,16 +98,7 @@ class PostgresStore:
     at_a_time = 128
 
     def __init__(self, address: str | Address) -> None:
-        self.address = address if isinstance(address, Address) else parse_address(address)
-        self.name = self.address.name
-        self.place = str(self.address)
-        self._server = PostgresServer(self.address)
-        try:
-            self._about = self._read_about()
-        except BaseException:
-            self.close()
-            raise
-        self._server.patient = True
+        super().__init__(address, PostgresServer)
 
     @classmethod
     def create(
@@ -120,24 +124,18 @@ class PostgresStore:
         """
         if precision not in get_args(HalfOrFull):
             raise ValueError(f'precision={precision!r} must be "float32" or "float16" in PostgreSQL')
-        where = address if isinstance(address, Address) else parse_address(address)
+        where = as_address(address)
         told = {**(about or {}), "format": FORMAT, "dimension": dimension, "precision": precision}
-        server = PostgresServer(where)
-        try:
+        with closing(PostgresServer(where)) as server:
             server.transaction(partial(_create, name=where.name, about=told, model=model))
-        finally:
-            server.close()
         return cls(where)
 
     @staticmethod
     def exists(address: str | Address) -> bool:
         """Whether there is an index at this address."""
-        where = address if isinstance(address, Address) else parse_address(address)
-        server = PostgresServer(where)
-        try:
+        where = as_address(address)
+        with closing(PostgresServer(where)) as server:
             return server.transaction(partial(_about_of, name=where.name)) is not None
-        finally:
-            server.close()
 
     def drop(self) -> None:
         """Remove the index from the server, for good, and close the store."""
@@ -150,45 +148,23 @@ class PostgresStore:
         self.close()
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        """What :meth:`create` was told, and format, dimension and precision."""
-        return self._about
-
-    @property
-    def dimension(self) -> int:
-        """D, the size of a vector."""
-        return int(self._about["dimension"])
-
-    @property
     def precision(self) -> str:
         """What the vectors are kept and searched in."""
         return str(self._about["precision"])
 
-    def _read_about(self) -> dict[str, Any]:
-        about = self._server.transaction(partial(_about_of, name=self.name))
-        if about is None:
-            raise ValueError(f"{self.address.server} holds no index {self.name}")
-        if about.get("format") != FORMAT:
-            raise ValueError(
-                f"{self.place} is an index of format {about.get('format')}, and this nearkin reads format "
-                f"{FORMAT}: use a newer nearkin, or build the index again"
-            )
-        return about
+    def _read_about(self) -> dict[str, Any] | None:
+        return self._server.transaction(partial(_about_of, name=self.name))
 
-    def model_folder(self) -> Path:
-        """A folder with the model, fetched from the server unless the cache has it."""
+    def _model_parts(self) -> Iterator[Part]:
         query = (
             "SELECT file, part, data FROM nearkin.model_files WHERE index_name = %s "
             "ORDER BY file = 'card.json', file, part"
         )
 
-        def work(connection: Any) -> Iterator[Part]:
-            yield from (Part(*row) for row in connection.execute(query, [self.name]))
+        def work(connection: Any) -> list[Part]:
+            return [Part(*row) for row in connection.execute(query, [self.name])]
 
-        def parts() -> Iterator[Part]:
-            yield from self._reading(lambda connection: list(work(connection)))
-
-        return fetched(str(self._about["fingerprint"]), parts)
+        yield from self._reading(work)
 
     # Writing.
 
@@ -235,7 +211,7 @@ class PostgresStore:
     def _stored(self, vector: Matrix) -> tuple[int, Any]:
         """The checksum and the value of a vector as the table holds it."""
         kept = vector.astype(np.float16 if self.precision == "float16" else np.float32)
-        return zlib.crc32(kept.tobytes()), _vector_type(self.precision)(kept)
+        return _checksum(kept), _vector_type(self.precision)(kept)
 
     def _count_up(self, connection: Any) -> None:
         connection.execute("UPDATE nearkin.indexes SET version = version + 1 WHERE name = %s", [self.name])
@@ -329,9 +305,7 @@ class PostgresStore:
         self, found: Sequence[tuple[int, int, float]], queries: Tensor
     ) -> list[tuple[int, int, float]]:
         """What was found in float16, compared with the queries in float32."""
-        ids = sorted({one for _, one, _ in found})
-        there = zip(ids, self._vectors_of(ids), strict=True)
-        rows = {one: row for one, row in there if row is not None}
+        rows = self._vectors_of(sorted({one for _, one, _ in found}))
         again = [(place, one, float(queries[place] @ rows[one])) for place, one, _ in found if one in rows]
         return sorted(again, key=lambda one: (one[0], -one[2], one[1]))
 
@@ -345,7 +319,9 @@ class PostgresStore:
         def look(connection: Any) -> bool:
             return connection.execute(there, [name]).fetchone() is not None
 
-        def make(connection: Any) -> None:
+        def make(connection: Any, most_memory: int) -> None:
+            size = self.dimension * (2 if self.precision == "float16" else 4)
+            _give_memory(connection, self.name, size, most_memory)
             statement = (
                 "CREATE INDEX IF NOT EXISTS {graph} ON {items} USING hnsw (embedding {operators}) "
                 f"WITH (m = {CONNECTIVITY}, ef_construction = {EXPANSION_ADD})"
@@ -355,9 +331,13 @@ class PostgresStore:
 
         if not self._reading(look):
             try:
-                self._writing(make)
+                self._writing(partial(make, most_memory=_MOST_MEMORY))
             except PermissionError:  # a reader's account: its searches are exact
                 return False
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                self._writing(partial(make, most_memory=0))  # the server has not as much to share
         return True
 
     def count(self, where: Where | None = None) -> int:
@@ -398,28 +378,17 @@ class PostgresStore:
         query = "SELECT content, min(id) FROM {items} WHERE content = ANY(%s) GROUP BY content"
         return dict(self._select(query, values=[list(contents)]))
 
-    def vectors(self, ids: Sequence[int] | Tensor) -> Tensor:
-        """Unit rows ``(n, D)``, float32, of the items of these ids."""
-        wanted = ids.tolist() if isinstance(ids, Tensor) else [int(one) for one in ids]
-        rows = self._vectors_of(wanted)
-        for one, row in zip(wanted, rows, strict=True):
-            if row is None:
-                raise KeyError(f"there is no item {one} in this index")
-        there = [row for row in rows if row is not None]
-        return torch.stack(there) if there else torch.empty(0, self.dimension)
-
-    def _vectors_of(self, ids: Sequence[int]) -> list[Tensor | None]:
+    def _vectors_of(self, ids: Sequence[int]) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
-        for start in range(0, len(ids), _AT_A_TIME):
-            some = list(ids[start : start + _AT_A_TIME])
-            query = "SELECT id, embedding FROM {items} WHERE id = ANY(%s)"
-            rows = self._select(query, values=[some], binary=True)
+        query = "SELECT id, embedding FROM {items} WHERE id = ANY(%s)"
+        for some in batches(ids, _AT_A_TIME):
+            rows = self._select(query, values=[list(some)], binary=True)
             if rows:
                 matrix = torch.from_numpy(np.stack([one.to_numpy() for _, one in rows])).float()
                 if self.precision == "float16":  # halves do not have length 1
                     matrix = normalize(matrix)
                 found |= dict(zip([one for one, _ in rows], matrix, strict=True))
-        return [found.get(one) for one in ids]
+        return found
 
     def version(self) -> int:
         """A number that changes whenever items do."""
@@ -430,19 +399,12 @@ class PostgresStore:
 
     def damaged(self) -> list[str]:
         """The names of items whose vectors are not what was written; empty where all is well."""
-        ids, damaged = self.ids().tolist(), []
         query = "SELECT name, checksum, embedding FROM {items} WHERE id = ANY(%s) ORDER BY id"
-        for start in range(0, len(ids), _AT_A_TIME):
-            for name, checksum, vector in self._select(
-                query, values=[ids[start : start + _AT_A_TIME]], binary=True
-            ):
-                if zlib.crc32(_bytes_of(vector.to_numpy())) != checksum:
-                    damaged.append(name)
+        damaged: list[str] = []
+        for some in batches(self.ids().tolist(), _AT_A_TIME):
+            rows = self._select(query, values=[some], binary=True)
+            damaged += [name for name, checksum, vector in rows if _checksum(vector.to_numpy()) != checksum]
         return damaged
-
-    def close(self) -> None:
-        """Let go of the connections of all threads."""
-        self._server.close()
 
     def _select(
         self,
@@ -521,6 +483,25 @@ def _create(connection: Any, *, name: str, about: Mapping[str, Any], model: Mode
         connection.execute(insert, [name, *part])
 
 
+def _give_memory(connection: Any, name: str, size: int, most: int) -> None:
+    """Let a graph be made in memory, which takes a fraction of the time.
+
+    Args:
+        connection: In a transaction, for whose time it holds.
+        name: Of the index.
+        size: Bytes of a vector.
+        most: Bytes that may be taken.
+    """
+    ((count,),) = connection.execute(_statement("SELECT count(*) FROM {items}", name)).fetchall()
+    links = 2 * CONNECTIVITY * 16  # bytes, as pgvector holds them while it makes a graph
+    needed = min(int(1.5 * count * (size + links)), most) >> 10
+    ((given,),) = connection.execute(
+        "SELECT setting::bigint FROM pg_settings WHERE name = 'maintenance_work_mem'"
+    ).fetchall()
+    if needed > given:
+        connection.execute("SELECT set_config('maintenance_work_mem', %s, true)", [f"{needed}kB"])
+
+
 def _about_of(connection: Any, *, name: str) -> dict[str, Any] | None:
     """What is known of an index; ``None`` where there is none."""
     there = "SELECT to_regclass('nearkin.indexes') IS NOT NULL"
@@ -559,5 +540,5 @@ def _as_nearest(
     return Nearest(ids, similarities.clamp(max=1.0))
 
 
-def _bytes_of(vector: NDArray[Any]) -> bytes:
-    return np.ascontiguousarray(vector).tobytes()
+def _checksum(vector: NDArray[Any]) -> int:
+    return zlib.crc32(np.ascontiguousarray(vector).tobytes())

@@ -1,7 +1,9 @@
 """Connections to PostgreSQL, and transactions that outlive them.
 
 Where the connection is lost, another one is made, for as long as the address's ``patience``, and the
-transaction is done once more. Whether a COMMIT that was not answered took place is asked of the server.
+transaction is done once more. Every transaction that writes leaves a note in the database: whether a COMMIT
+that was not answered took place is looked up there. PostgreSQL's own numbers of transactions would not do:
+the number of one that is lost in a crash may be given to another.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, TypeVar
+from uuid import UUID, uuid4
 
 from nearkin.extras import require
 from nearkin.index.address import Address
 from nearkin.index.patience import attempts
+from nearkin.index.server_store import first_line, unreachable
 
 _LOST = ("08", "57P01", "57P02", "57P03", "40001", "40P01")
 """SQLSTATEs after which the same transaction may well succeed: no connection, a server that stops or starts,
@@ -46,7 +50,8 @@ class PostgresServer:
             work: Called with a connection.
             alone_in: The index to which no other process may write meanwhile.
         """
-        unsure: tuple[str, R] | None = None  # a transaction whose COMMIT was not answered, and its result
+        token = uuid4()
+        unsure: list[R] = []  # the result of a transaction whose COMMIT was not answered
         lost: Exception | None = None
         with self._told():
             for _ in attempts(self._address.patience if self.patient else 0.0):
@@ -55,23 +60,19 @@ class PostgresServer:
                     with connection.transaction():
                         if alone_in is not None:
                             _lock_index(connection, alone_in)
-                        if unsure is not None and _was_committed(connection, unsure[0]):
-                            return unsure[1]
-                        unsure = None
-                        number = _number_of_transaction(connection) if alone_in is not None else ""
+                            if unsure and _was_committed(connection, token):
+                                return unsure[0]
+                            _note_write(connection, token)
+                        unsure.clear()
                         result = work(connection)
-                        unsure = (number, result) if number else None
+                        unsure.append(result)
                     return result
                 except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:  # noqa: PERF203
                     if not self._is_lost(error):
                         raise
                     lost = error
                     self._forget()
-        where, patience = self._address.server, self._address.patience
-        waited = f" for {patience:g} s" if self.patient else ""
-        raise ConnectionError(
-            f"PostgreSQL at {where} cannot be reached{waited}: {_first_line(lost)}"
-        ) from lost
+        raise unreachable("PostgreSQL", self._address, lost, waited=self.patient) from lost
 
     def close(self) -> None:
         """Close the connections of all threads."""
@@ -121,7 +122,7 @@ class PostgresServer:
             yield
         except errors.InsufficientPrivilege as error:
             raise PermissionError(
-                f"PostgreSQL at {where} does not allow that: {_first_line(error)}"
+                f"PostgreSQL at {where} does not allow that: {first_line(error)}"
             ) from error
         except errors.FeatureNotSupported as error:
             if "vector" not in str(error):
@@ -132,13 +133,13 @@ class PostgresServer:
             ) from error
         except (errors.DiskFull, errors.OutOfMemory) as error:
             full = OSError(
-                f"PostgreSQL at {where} has no space left ({_first_line(error)}): everything that was "
+                f"PostgreSQL at {where} has no space left ({first_line(error)}): everything that was "
                 "reported as added is kept; make space and add the rest again"
             )
             full.errno = errno.ENOSPC
             raise full from error
         except self._psycopg.DataError as error:
-            raise ValueError(f"PostgreSQL cannot hold what it was given: {_first_line(error)}") from error
+            raise ValueError(f"PostgreSQL cannot hold what it was given: {first_line(error)}") from error
 
 
 def package(module: str) -> ModuleType:
@@ -177,16 +178,13 @@ def _lock_index(connection: Any, name: str) -> None:
         raise ValueError(f"the index {name} is no longer there")
 
 
-def _number_of_transaction(connection: Any) -> str:
-    return str(connection.execute("SELECT pg_current_xact_id()::text").fetchone()[0])
+def _note_write(connection: Any, token: UUID) -> None:
+    """Leave a note of a transaction, which is there when it was committed; older ones go."""
+    connection.execute("DELETE FROM nearkin.writes WHERE at < now() - interval '1 day'")
+    connection.execute("INSERT INTO nearkin.writes (token) VALUES (%s)", [token])
 
 
-def _was_committed(connection: Any, number: str) -> bool:
+def _was_committed(connection: Any, token: UUID) -> bool:
     """Whether a transaction took place; called with the index locked, and so when the other has ended."""
-    found = connection.execute("SELECT pg_xact_status(%s::xid8)", [number]).fetchone()[0]
-    return bool(found == "committed")
-
-
-def _first_line(error: Exception | None) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+    query = "SELECT 1 FROM nearkin.writes WHERE token = %s"
+    return connection.execute(query, [token]).fetchone() is not None

@@ -7,15 +7,19 @@ computed from the float32 vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -26,12 +30,14 @@ Rows = NDArray[np.int64]
 FEW = 8
 """Up to so many queries, each reads the vectors for itself; more share tiles."""
 QUERIES_AT_A_TIME = 1024
-ROWS_AT_A_TIME = 8192
+ROWS_AT_A_TIME = 4096
+FIRST_ROWS = 512
+"""Of the first tile the best must be selected, which takes long; of others, what is better than these."""
 CANDIDATES = 64
 """With int8, at least so many candidates per query are compared in float32."""
 MANY = 4
 """Where a filter leaves less than one in so many rows, only these are read."""
-_ROWS_PER_THREAD = 8192
+_ROWS_AT_ONCE = 8192
 
 
 class Found(NamedTuple):
@@ -78,12 +84,8 @@ def search_float32(matrix: Matrix, queries: Tensor, k: int, *, allowed: Rows | N
     blocked = _all_blocked(len(matrix), allowed, blocked)
     if len(queries) <= FEW:
         return _together([_best(_products(matrix, query), k, blocked) for query in queries.numpy()])
-    return _together(
-        [
-            _search_tiles(partial(_product_of_tile, matrix, some.numpy()), len(matrix), len(some), k, blocked)
-            for some in queries.split(QUERIES_AT_A_TIME)
-        ]
-    )
+    found = [_search_shares(matrix, some.numpy(), k, blocked) for some in queries.split(QUERIES_AT_A_TIME)]
+    return _together(found)
 
 
 def search_int8(
@@ -118,7 +120,9 @@ def search_int8(
         found = [_best(_scaled_cosines(codes, lengths, one[None]), wanted, blocked) for one in asked]
     else:
         found = [
-            _search_tiles(_tiles_of_bytes(codes, lengths, some), len(codes), len(some), wanted, blocked)
+            _search_tiles(
+                _tiles_of_bytes(codes, lengths, some), range(len(codes)), len(some), wanted, blocked
+            )
             for some in np.split(asked, range(QUERIES_AT_A_TIME, len(asked), QUERIES_AT_A_TIME))
         ]
     return ordered(matrix, _together(found).rows, queries, k)
@@ -153,11 +157,14 @@ def _all_blocked(count: int, allowed: Rows | None, blocked: Rows) -> Rows:
 
 
 def _products(matrix: Matrix, query: NDArray[np.float32]) -> NDArray[np.float32]:
-    """``matrix @ query``, at the speed at which the matrix can be read: BLAS is slower than that."""
+    """``matrix @ query``, as fast as the matrix can be read: BLAS's product is slower."""
     products = np.empty(len(matrix), dtype=np.float32)
 
     def multiply(rows: slice) -> None:
-        np.einsum("nd,d->n", matrix[rows], query, out=products[rows])
+        if hasattr(np, "vecdot"):
+            np.vecdot(matrix[rows], query, out=products[rows])
+        else:  # before NumPy 2.0; a fifth slower
+            np.einsum("nd,d->n", matrix[rows], query, out=products[rows])
 
     _in_threads(multiply, len(matrix))
     return products
@@ -177,31 +184,88 @@ def _scaled_cosines(codes: Codes, lengths: NDArray[np.float32], query: Codes) ->
     return cosines
 
 
-def _product_of_tile(matrix: Matrix, queries: Matrix, rows: slice) -> Tensor:
-    """By NumPy's BLAS, which on AMD's processors is far ahead of torch's, and elsewhere level with it."""
-    return torch.from_numpy(queries @ matrix[rows].T)
+def _search_shares(matrix: Matrix, queries: Matrix, k: int, blocked: Rows) -> Found:
+    """Many queries: each thread searches its share of the rows, tile by tile."""
+    threads = torch.get_num_threads()
+    bounds = np.linspace(0, len(matrix), threads + 1).astype(int).tolist()
+
+    def search(share: tuple[int, int]) -> Found:
+        tiles = _products_of_tiles(matrix, queries)
+        return _search_tiles(tiles, range(*share), len(queries), k, blocked)
+
+    with _one_thread_per_product():
+        found = list(_threads(threads).map(search, pairwise(bounds)))
+    similarities, order = torch.cat([part.similarities for part in found], dim=1).topk(k)
+    return Found(torch.cat([part.rows for part in found], dim=1).gather(1, order), similarities)
 
 
-def _tiles_of_bytes(codes: Codes, lengths: NDArray[np.float32], queries: Codes) -> Callable[[slice], Tensor]:
+def _products_of_tiles(matrix: Matrix, queries: Matrix) -> Callable[[slice], NDArray[np.float32]]:
+    """Products of some rows at a time with many queries, in the same memory each time.
+
+    By NumPy's BLAS, which on AMD's processors is far ahead of torch's, and elsewhere level with it.
+    """
+    memory = np.empty((min(ROWS_AT_A_TIME, len(matrix)), len(queries)), dtype=np.float32)
+
+    def multiply(rows: slice) -> NDArray[np.float32]:
+        here = matrix[rows]
+        return np.matmul(here, queries.T, out=memory[: len(here)])
+
+    return multiply
+
+
+_PRODUCTS = Lock()
+
+
+@contextmanager
+def _one_thread_per_product() -> Iterator[None]:
+    """Threads of ours share the rows: threads of BLAS beside them would only wait for each other.
+
+    The number of BLAS's threads is the process's, so that one search after the other sets it.
+    """
+    with _PRODUCTS, _thread_pools().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _tiles_of_bytes(
+    codes: Codes, lengths: NDArray[np.float32], queries: Codes
+) -> Callable[[slice], NDArray[np.float32]]:
     """Cosines of many queries with some rows of bytes at a time, times each query's length."""
     asked, rows_of_bytes = torch.from_numpy(queries), torch.from_numpy(codes)
 
-    def compare(rows: slice) -> Tensor:
-        products = torch._int_mm(asked, rows_of_bytes[rows].T)
-        return products / torch.from_numpy(lengths[rows])
+    def compare(rows: slice) -> NDArray[np.float32]:
+        products = torch._int_mm(rows_of_bytes[rows], asked.T)
+        cosines: NDArray[np.float32] = (products / torch.from_numpy(lengths[rows])[:, None]).numpy()
+        return cosines
 
     return compare
 
 
 def _in_threads(work: Callable[[slice], None], count: int) -> None:
-    """Share rows among threads; the work leaves Python's lock to others."""
-    parts = max(1, min(torch.get_num_threads(), count // _ROWS_PER_THREAD))
-    bounds = np.linspace(0, count, parts + 1).astype(int).tolist()
-    shares = [slice(*pair) for pair in pairwise(bounds)]
-    if parts == 1:
-        work(shares[0])
-    else:
-        list(_threads(parts).map(work, shares))
+    """Share rows among threads, piece by piece as they come along; the work leaves Python's lock to others.
+
+    This thread works as well: until another one has woken up, a good part is done.
+    """
+    bounds = [*range(0, count, _ROWS_AT_ONCE), count]
+    pieces = deque(slice(*pair) for pair in pairwise(bounds))
+
+    def work_on() -> None:
+        while pieces:
+            try:
+                piece = pieces.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            work(piece)
+
+    more = min(torch.get_num_threads(), len(pieces)) - 1
+    others = [_threads(more).submit(work_on) for _ in range(more)]
+    work_on()
+    for other in others:
+        other.result()
 
 
 @cache
@@ -229,23 +293,68 @@ def _together(parts: list[Found]) -> Found:
 
 
 def _search_tiles(
-    tile_of: Callable[[slice], Tensor], count: int, queries: int, k: int, blocked: Rows
+    tile_of: Callable[[slice], NDArray[np.float32]], rows: range, queries: int, k: int, blocked: Rows
 ) -> Found:
-    """Many queries, tile by tile, of which each query keeps its best so far."""
-    rows = torch.full((queries, k), -1)
-    best = torch.full((queries, k), -torch.inf)
-    for start in range(0, count, ROWS_AT_A_TIME):
-        tile = tile_of(slice(start, min(start + ROWS_AT_A_TIME, count)))
-        here = blocked[np.searchsorted(blocked, start) : np.searchsorted(blocked, start + tile.shape[1])]
-        if len(here):
-            tile[:, torch.from_numpy(here - start)] = -torch.inf
-        # After the first tiles most hold nothing better for most queries.
-        better = (tile.amax(dim=1) > best[:, -1]).nonzero().squeeze(1)
-        if not len(better):
-            continue
-        values, places = tile[better].topk(min(k, tile.shape[1]), dim=1)
-        values = torch.cat([best[better], values], dim=1)
-        places = torch.cat([rows[better], places + start], dim=1)
-        best[better], order = values.topk(k, dim=1)
-        rows[better] = places.gather(1, order)
-    return Found(rows.masked_fill(best.isneginf(), -1), best)
+    """Many queries, tile by tile (rows by queries), of which each query keeps its best so far."""
+    best = _Best(queries, k)
+    is_better = np.empty((min(ROWS_AT_A_TIME, len(rows)), queries), dtype=bool)
+    second = min(rows.start + FIRST_ROWS, rows.stop)
+    bounds = [rows.start, *range(second, rows.stop, ROWS_AT_A_TIME), rows.stop]
+    for start, end in pairwise(bounds):
+        tile = tile_of(slice(start, end))
+        here = blocked[np.searchsorted(blocked, start) : np.searchsorted(blocked, end)]
+        tile[here - start] = -np.inf
+        # In the first tile every row is better than none, of which k are enough; later tiles hold few.
+        if start == rows.start:
+            better = _largest(tile, k)
+        else:
+            better = np.flatnonzero(np.greater(tile, best.worst, out=is_better[: len(tile)]))
+        if len(better):
+            places, asking = np.divmod(better, queries)
+            best.add(asking, places + start, tile.ravel()[better])
+    return best.found()
+
+
+def _largest(tile: NDArray[np.float32], k: int) -> Rows:
+    """Places of every query's ``k`` largest, counted through the tile."""
+    height, queries = tile.shape
+    rows = np.argpartition(-tile.T, k, axis=1)[:, :k] if k < height else np.arange(height)[None]
+    places: Rows = (rows * queries + np.arange(queries)[:, None]).ravel()
+    return places
+
+
+class _Best:
+    """The best ``k`` rows so far of each of ``n`` queries, in no order."""
+
+    def __init__(self, queries: int, k: int) -> None:
+        self._values = np.full((queries, k), -np.inf, dtype=np.float32)
+        self._rows = np.full((queries, k), -1)
+        self.worst: NDArray[np.float32] = np.full(queries, -np.inf, dtype=np.float32)
+        """What a row must exceed to be among a query's best."""
+
+    def add(self, asking: Rows, rows: Rows, values: NDArray[np.float32]) -> None:
+        """Take rows into account, each found by one asking query."""
+        queries, k = self._values.shape
+        order = np.argsort(
+            asking.astype(np.min_scalar_type(queries)), kind="stable"
+        )  # of small numbers: fast
+        counts = np.bincount(asking, minlength=queries)
+        touched = np.flatnonzero(counts)
+        counts = counts[touched]
+        line = np.repeat(np.arange(len(touched)), counts)
+        column = k + np.arange(len(asking)) - np.repeat(counts.cumsum() - counts, counts)
+        all_values = np.full((len(touched), k + counts.max()), -np.inf, dtype=np.float32)
+        all_rows = np.full(all_values.shape, -1)
+        all_values[:, :k], all_rows[:, :k] = self._values[touched], self._rows[touched]
+        all_values[line, column], all_rows[line, column] = values[order], rows[order]
+        kept = np.argpartition(all_values, -k, axis=1)[:, -k:]
+        self._values[touched] = np.take_along_axis(all_values, kept, axis=1)
+        self._rows[touched] = np.take_along_axis(all_rows, kept, axis=1)
+        self.worst[touched] = self._values[touched].min(axis=1)
+
+    def found(self) -> Found:
+        """Nearest first; −1 where there are fewer."""
+        order = np.argsort(-self._values, axis=1)
+        values = np.take_along_axis(self._values, order, axis=1)
+        rows = np.where(np.isneginf(values), -1, np.take_along_axis(self._rows, order, axis=1))
+        return Found(torch.from_numpy(rows), torch.from_numpy(values))

@@ -1,43 +1,58 @@
-"""A process that embeds parts of a large work beside others; it is told the folder of the work.
+"""A process that embeds shards: ``python -m nearkin.model.embedding_worker FOLDER``.
 
-Whoever embeds a part holds its lock, which the system takes back when the process ends, however it ends: the
-part of a lost worker is free for another one. A part is whole or not there.
+Shards come by its standard input and chunks go back by its standard output: see
+:mod:`nearkin.model.embedding_workers`. It ends when the other end of its input is closed, which no kind of
+death of the process that started it can prevent.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
+import queue
+import signal
 import sys
 import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-import torch
-
-from nearkin.model.model import Model
-from nearkin.model.vector_files import JOB, work_of
+from nearkin.data import Samples
+from nearkin.model.embedding_workers import JOB, MODEL, embed_shard, read_model
+from nearkin.workers import FAILED
 
 
 def main(folder: str) -> None:
-    """Embed parts until all are there, or somebody else embeds them."""
-    _end_with_parent()
-    home = Path(folder)
-    job = json.loads((home / JOB).read_text(encoding="utf-8"))
-    torch.set_num_threads(int(job["threads"]))
+    """Embed what comes in, for as long as something may."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    back = Connection(os.dup(1), readable=False)
+    os.dup2(2, 1)  # what anybody prints is no answer
+    shards: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(shards,), daemon=True).start()
+    job = json.loads((Path(folder) / JOB).read_text(encoding="utf-8"))
+    what = "this model"
     try:
-        work_of(Model.read(home / "model"), job).embed_free_parts(skip_bad=bool(job["skip_bad"]))
-    except (ValueError, OSError):  # a bad file, which the process that started this one comes to, and tells
-        sys.exit(1)
+        model = read_model(Path(folder) / MODEL, job["fingerprint"]).to(job["device"])
+        what = "these samples"
+        while True:
+            number, pickled = shards.get()
+            samples: Samples = pickle.loads(pickled)  # noqa: S301  (from the process that started this one)
+            back.send_bytes(pickle.dumps((number, embed_shard(model, samples, job))))
+    except Exception as error:
+        with suppress(OSError):  # nobody reads any more
+            back.send_bytes(pickle.dumps(f"{what}: {error}"))
+        threading.Event().wait()  # for the end, which whoever reads this brings
 
 
-def _end_with_parent() -> None:
-    """End this process when the pipe from its parent closes, which no kind of death can prevent."""
-
-    def wait() -> None:
-        os.read(sys.stdin.fileno(), 1)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+def _receive(shards: queue.SimpleQueue[tuple[int, bytes]]) -> None:
+    """Take shards in while others are embedded."""
+    coming = Connection(0, writable=False)
+    try:
+        while True:
+            shards.put(pickle.loads(coming.recv_bytes()))  # noqa: S301  (from the process that started this one)
+    except (EOFError, OSError):
+        os._exit(FAILED)
 
 
 if __name__ == "__main__":

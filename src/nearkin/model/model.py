@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
 from nearkin.atomic import write_json
-from nearkin.data import ImageFiles, Samples, SampleSet, read_image
+from nearkin.data import Samples, SampleSet
 from nearkin.data.decoding import BrokenImageError
 from nearkin.data.nested import move
 from nearkin.display import observer_for
@@ -30,6 +30,7 @@ from nearkin.model.files import describe, read_embedder, read_threshold, write_e
 from nearkin.model.inputs import as_samples
 from nearkin.networks import Embedder
 from nearkin.networks.splitting import device_of
+from nearkin.networks.two_towers import tower
 from nearkin.networks.weights import add_weights
 
 if TYPE_CHECKING:
@@ -113,6 +114,17 @@ class Model:
         for one in self.embedders:
             one.network.to(device)
         return self
+
+    def modality(self, number: int) -> Model:
+        """The model of one of two modalities, which embeds samples of that one into the common space.
+
+        Args:
+            number: 0 for the first, 1 for the second.
+
+        Raises:
+            ValueError: The model is of one modality.
+        """
+        return Model([tower(one, number) for one in self.embedders], self.about)
 
     def embed(
         self,
@@ -209,7 +221,7 @@ class Model:
         try:
             return Chunk(indices, self._unit_rows(part, size, told, dim), [])
         except BrokenImageError:
-            if not skip_bad or not isinstance(part, ImageFiles):
+            if not skip_bad:
                 raise
         kept, skipped = _readable(part)
         rows = torch.empty(0, dim or self.embedding_dim)
@@ -420,15 +432,15 @@ class Model:
         return units[0] if len(units) == 1 else normalize(torch.cat(units, dim=1), dim=1)
 
 
-def _readable(files: ImageFiles) -> tuple[list[int], list[tuple[str, str]]]:
-    """Positions of the files that can be read, and the others, each with the reason."""
+def _readable(images: Samples) -> tuple[list[int], list[tuple[str, str]]]:
+    """Positions of the images that can be read, and the others, each with the reason."""
     kept, skipped = [], []
-    for index in range(len(files)):
+    for index in range(len(images)):
         try:
-            read_image(files.path(index))
+            images[index]
             kept.append(index)
         except BrokenImageError as error:  # noqa: PERF203
-            skipped.append((files.name(index), str(error)))
+            skipped.append((images.name(index), str(error)))
     return kept, skipped
 
 

@@ -12,9 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -32,15 +29,13 @@ from nearkin.data.decoding import IMAGE_SUFFIXES
 from nearkin.data.packed import SUFFIXES as PACKED
 from nearkin.data.packed import PackedImages, packed_images
 from nearkin.extras import require
+from nearkin.model.embedding_workers import Embed, embedding_workers
 from nearkin.model.model import Chunk, Model, Progress
 from nearkin.tensor_files import DamagedFileError, TensorFile, read_tensors, write_tensors
 
 SUFFIXES = (".parquet", ".npy")
 _CHUNK = 1024
-_LOOK_EVERY = 0.2  # seconds between two looks at what processes have done
 _METADATA = b"nearkin"
-JOB = "job.json"
-"""What the processes of :func:`write_vectors` are told."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +168,8 @@ def write_vectors(
     skip_bad: bool = False,
     overwrite: bool = False,
     chunk: int = _CHUNK,
-    processes: int = 1,
+    processes: int | None = None,
+    ray: str | None = None,
 ) -> VectorFile:
     """Embed files of any number into a file; the same call goes on with one that was killed.
 
@@ -187,11 +183,15 @@ def write_vectors(
         skip_bad: Leave files out that cannot be read, instead of stopping.
         overwrite: Replace a file that holds something else.
         chunk: Samples per chunk, about.
-        processes: That embed chunks beside each other; the chunk of one that is lost goes to another.
+        processes: That embed chunks beside each other; the chunk of one that is lost goes to another. On a
+            cluster: how many chunks are handed over at a time.
+        ray: The address of a Ray cluster to embed on: see
+            :func:`~nearkin.model.embedding_workers.embedding_workers`.
 
     Raises:
         ValueError: The file's name ends otherwise, it holds something else, an input cannot be read, or
-            another process is writing it.
+            another process is writing it; or workers cannot read the model.
+        RuntimeError: A chunk was lost with its worker again and again.
     """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
@@ -210,61 +210,18 @@ def write_vectors(
         )
     with _alone(work.folder):
         remove_unfinished(work.folder)
-        before = work.missing()
-        if processes > 1 and len(before) > 1:
-            _embed_by_processes(work, inputs, processes, progress, skip_bad=skip_bad)
-        work.embed(progress, skip_bad=skip_bad)  # also what lost processes left
-        embedded = sum(len(work.ranges[number]) for number in before)
-        written = work.put_together(embedded)
+        missing = work.missing()
+        with embedding_workers(
+            model,
+            processes=processes if len(missing) > 1 else None,
+            ray=ray,
+            batch_size=work.batch_size,
+            skip_bad=skip_bad,
+        ) as embed:
+            work.embed(missing, embed, progress, skip_bad=skip_bad)
+        written = work.put_together(sum(len(work.ranges[number]) for number in missing))
     shutil.rmtree(work.folder)
     return written
-
-
-def work_of(model: Model, job: Mapping[str, Any]) -> _Work:
-    """The work that a process takes part in."""
-    return _Work(model, named_samples(job["inputs"]), Path(job["target"]), job["batch_size"], job["chunk"])
-
-
-def _embed_by_processes(
-    work: _Work,
-    inputs: Sequence[str | os.PathLike[str]],
-    processes: int,
-    progress: Progress | None,
-    *,
-    skip_bad: bool,
-) -> None:
-    """Let processes embed what is missing, until each has ended: done, lost, or stopped by a bad file."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    shutil.rmtree(work.folder / "model", ignore_errors=True)
-    work.model.save(work.folder / "model")
-    job = {
-        "inputs": [os.fspath(given) for given in inputs],
-        "target": str(work.target),
-        "batch_size": work.batch_size,
-        "chunk": work.step,
-        "skip_bad": skip_bad,
-        "threads": max(1, cores // processes),
-    }
-    write_json(work.folder / JOB, job)
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(job["threads"])}
-    command = [sys.executable, "-m", "nearkin.model.embedding_worker", str(work.folder)]
-    workers = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603  (this interpreter)
-        for _ in range(min(processes, len(work.ranges)))
-    ]
-    try:
-        while any(worker.poll() is None for worker in workers):
-            time.sleep(_LOOK_EVERY)
-            if progress is not None:
-                left = sum(len(work.ranges[number]) for number in work.unwritten())
-                progress(len(work.named.names) - left, len(work.named.names))
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-            assert worker.stdin is not None
-            worker.stdin.close()
 
 
 @contextmanager
@@ -317,37 +274,32 @@ class _Work:
         """The numbers of chunks that are not there, or made from something else."""
         return [number for number in range(len(self.ranges)) if self._part(number) is None]
 
-    def unwritten(self) -> list[int]:
-        """The numbers of chunks that have no file, which is quickly seen."""
-        return [number for number in range(len(self.ranges)) if not self._file(number).exists()]
+    def samples(self, number: int) -> Samples:
+        """Those of a chunk."""
+        return self.named.samples.select(self.ranges[number])
 
-    def embed(self, progress: Progress | None, *, skip_bad: bool) -> None:
-        """Embed what is missing."""
-        for number, rows in enumerate(self.ranges):
-            if self._part(number) is None:
-                self._write(number, self._embedded(rows, progress, skip_bad))
+    def embed(
+        self, missing: Sequence[int], embed: Embed, progress: Progress | None, *, skip_bad: bool
+    ) -> None:
+        """Embed chunks, by workers or here, and write them."""
+        total = len(self.named.names)
+        done = total - sum(len(self.ranges[number]) for number in missing)
+
+        def told(more: int, _: int) -> None:
             if progress is not None:
-                progress(rows.stop, len(self.named.names))
+                progress(done + more, total)
 
-    def embed_free_parts(self, *, skip_bad: bool) -> None:
-        """Embed what is missing and nobody else embeds now."""
-        for number, rows in enumerate(self.ranges):
-            try:
-                with FileLock(self.folder / f".part-{number:06d}.lock", timeout=0):
-                    if self._part(number) is None:
-                        self._write(number, self._embedded(rows, None, skip_bad))
-            except Timeout:  # noqa: PERF203
-                continue
+        told(0, 0)
+        for number, chunk in zip(missing, embed(self.samples(number) for number in missing), strict=True):
+            self._write(number, self._embedded(number, told, skip_bad) if chunk is None else chunk)
+            done += len(self.ranges[number])
+            told(0, 0)
 
-    def _embedded(self, rows: range, progress: Progress | None, skip_bad: bool) -> Chunk:
-        def told(done: int, _: int) -> None:
-            if progress is not None:
-                progress(rows.start + done, len(self.named.names))
-
+    def _embedded(self, number: int, progress: Progress, skip_bad: bool) -> Chunk:
         (found,) = self.model.embed_in_chunks(
-            self.named.samples.select(rows),
+            self.samples(number),
             batch_size=self.batch_size,
-            progress=told,
+            progress=progress,
             skip_bad=skip_bad,
             chunk=self.step,
         )

@@ -215,7 +215,13 @@ def cache_activations(
             if progress is not None:
                 progress(done, len(sample_set))
     activations = Activations(own_folder, sample_set.samples)
-    seen = SampleSet(activations, sample_set.labels, sample_set.class_names, cameras=sample_set.cameras)
+    seen = SampleSet(
+        activations,
+        sample_set.labels,
+        sample_set.class_names,
+        cameras=sample_set.cameras,
+        pairs=sample_set.pairs,
+    )
     return seen, rest
 
 

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from nearkin.atomic import write_json
-from nearkin.data import DataSet, SampleSet, common_labels
+from nearkin.data import DataSet, SampleSet, TwoModalities, common_labels
+from nearkin.data.joining import join_samples
 from nearkin.evaluation import (
     ClusteringScores,
     Diagnostics,
     Interval,
     PairedDifference,
+    PairScores,
     ReidentificationScores,
     RetrievalScores,
     Whitening,
@@ -34,6 +36,7 @@ from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.doubtful_labels import TABLE, DoubtfulLabels, Part, doubtful_labels
 from nearkin.protocols.sealed import concatenated, score_test, side_by_side
+from nearkin.protocols.verification import verified_with_intervals
 from nearkin.training import DataSummary, Run, TestEmbeddings
 
 _FEWEST_CLASSES = 3  # for an interval of clusters, which leaves one out
@@ -74,6 +77,9 @@ class Examination:
         reidentification: The same search across cameras, where the data knows them.
         doubtful_labels: Labels that no neighbour has, of the test classes and (unless they were left out) of
             all others, each with what it looks like.
+        verification: Scores of the known pairs, where the data is of pairs; their intervals are among those.
+        looked_at: The samples that clusters and diagnostics are of, where these are not the queries: of two
+            modalities, the items of both.
     """
 
     run: Run
@@ -85,11 +91,13 @@ class Examination:
     doubtful_labels: DoubtfulLabels
     reranked: dict[str, Reranked] = field(default_factory=dict)
     reidentification: ReidentificationScores | None = None
+    verification: PairScores | None = None
+    looked_at: SampleSet | None = None
 
     @property
     def samples(self) -> SampleSet:
         """The samples that the diagnostics' rows and labels refer to."""
-        return self.opened.queries
+        return self.looked_at or self.opened.queries
 
 
 def open_again(
@@ -130,27 +138,39 @@ def examine(
     recall_at = tuple(result.test.recall_at)
     opened = open_again(embedders, data, recall_at, observer)
     learnt = None
-    if not test_only or "whitening" in methods:
+    if "whitening" in methods or (_has_classes(data.train) and not test_only):
         observer.stage("embedding the training classes")
         learnt = side_by_side([one.embed(data.all_classes, progress=observer.progress) for one in embedders])
     observer.stage("looking for what goes wrong")
-    labels, seed = opened.queries.labels, int(run.terms.get("seed", 0))
+    seed = int(run.terms.get("seed", 0))
+    looked_at, embeddings = _looked_at(opened, data)
+    labels = looked_at.labels
     reidentification, across_cameras = _reidentified(opened, recall_at, seed, observer)
-    clustering = clustering_scores(opened.query_embeddings, labels, seed=seed, keep_assignment=True)
+    verification, of_pairs = verified_with_intervals(opened, result.threshold, seed)
+    clustering = clustering_scores(embeddings, labels, seed=seed, keep_assignment=True)
     several = len(labels.unique()) >= _FEWEST_CLASSES
     found = Examination(
         run,
         opened,
-        bootstrap_intervals(opened.scores, labels, seed=seed)
+        of_pairs
+        | bootstrap_intervals(opened.scores, opened.queries.labels, seed=seed)
         | across_cameras
         | (clustering_intervals(clustering, labels, seed=seed) if several else {}),
         clustering,
-        diagnostics(opened.query_embeddings, labels, recall_at=recall_at),
+        diagnostics(embeddings, labels, recall_at=recall_at),
         run.path / "evaluation.json",
         doubtful_labels(
-            [*_other_parts(data, None if test_only else learnt, result.data), *_test_parts(opened)]
+            _all_parts(
+                data,
+                None if test_only else learnt,
+                result.data,
+                Part("test", looked_at, embeddings),
+                opened,
+            )
         ),
         reidentification=reidentification,
+        verification=verification,
+        looked_at=looked_at,
     )
     if methods:
         whitening = Whitening.fit(learnt) if learnt is not None and "whitening" in methods else None
@@ -162,16 +182,38 @@ def examine(
     return found
 
 
-def _test_parts(opened: TestEmbeddings) -> list[Part]:
-    parts = [Part("test", opened.queries, opened.query_embeddings)]
-    if opened.gallery is not None and opened.gallery_embeddings is not None:
+def _looked_at(opened: TestEmbeddings, data: DataSet) -> tuple[SampleSet, Tensor]:
+    """What clusters and diagnostics are of: the queries, or the items of both modalities."""
+    queries, gallery = opened.queries, opened.gallery
+    if data.test is None or not isinstance(data.test.samples, TwoModalities):
+        return queries, opened.query_embeddings
+    assert gallery is not None
+    assert opened.gallery_embeddings is not None
+    both = join_samples(gallery.samples, queries.samples)
+    labels = torch.cat([gallery.labels, queries.labels])  # in one numbering, that of the pairs
+    together = torch.cat([opened.gallery_embeddings, opened.query_embeddings])
+    return SampleSet(both, labels, gallery.class_names), together
+
+
+def _all_parts(
+    data: DataSet, learnt: Tensor | None, summary: DataSummary | None, looked_at: Part, opened: TestEmbeddings
+) -> list[Part]:
+    """What doubtful labels are looked for in: what taught the network, what was held out, and the test."""
+    parts = [*_other_parts(data, learnt, summary), looked_at]
+    if looked_at.samples is opened.queries and opened.gallery is not None:
+        assert opened.gallery_embeddings is not None
         parts.append(Part("test", opened.gallery, opened.gallery_embeddings))
     return parts
 
 
+def _has_classes(samples: SampleSet) -> bool:
+    """Whether samples have labels of their own, and not pairs of them an answer."""
+    return samples.pairs is None and not isinstance(samples.samples, TwoModalities)
+
+
 def _other_parts(data: DataSet, embeddings: Tensor | None, summary: DataSummary | None) -> list[Part]:
     """What taught the network, and the classes that were held out of that, as the result names them."""
-    if embeddings is None:
+    if embeddings is None or not _has_classes(data.train):
         return []
     samples = data.all_classes
     chose = () if summary is None or summary.validation is None else summary.validation.class_names
@@ -245,5 +287,6 @@ def _to_dict(found: Examination) -> dict[str, Any]:
         "reranked": {name: one.to_dict() for name, one in found.reranked.items()},
         "reidentification": None if found.reidentification is None else found.reidentification.to_dict(),
         "doubtful_labels": {"table": TABLE, "found": found.doubtful_labels.by_split},
+        "verification": None if found.verification is None else found.verification.to_dict(),
         **details,
     }

@@ -17,7 +17,9 @@ from nearkin.evaluation import RetrievalScores, mean_intervals
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.audit import audit
+from nearkin.protocols.modalities import RIDGE, directions, has_ridge, ridge_start
 from nearkin.protocols.sealed import by_size, concatenated, prepared, seal
+from nearkin.protocols.verification import gain_on_pairs, verified
 from nearkin.training import NetworkResult, Result, Run, Task, TestEmbeddings
 from nearkin.training.memory import warn_if_too_large
 from nearkin.training.result import SplitSummary, Start
@@ -65,9 +67,8 @@ def _execute(task: Task, run: Run, observer: Observer) -> None:
     if not run.writes:  # the first of several processes does the rest
         return
     observer.stage("scoring the test classes")
-    start, opened = test.open_with_start(
-        start_of(task), [_embedder(one) for one in trained], recall_at, observer
-    )
+    begun = ridge_start(replace(task, data=data), observer) if has_ridge(task) else start_of(task)
+    start, opened = test.open_with_start(begun, [_embedder(one) for one in trained], recall_at, observer)
     if task.audit:
         audit(task, run, trained, test, observer)
     _write(task, run, trained, opened, start)
@@ -84,6 +85,11 @@ def _compared(task: Task, start: TestEmbeddings | None, opened: Sequence[TestEmb
     """The start's scores, and what training added to them, over classes."""
     if start is None:
         return None
+    name = "frozen features" if task.pretrained else "untrained network"
+    name = RIDGE if has_ridge(task) else name
+    scores = replace(start.scores, per_query=None)
+    if start.queries.pairs is not None:
+        return Start(name, scores, gain_on_pairs(start, opened, task.seed), verified(start, None))
     k = task.settings.recall_at[0]
     before, *after = (_values(one.scores, k) for one in (start, *opened))
     rows = start.scores.per_query
@@ -93,8 +99,8 @@ def _compared(task: Task, start: TestEmbeddings | None, opened: Sequence[TestEmb
     if len(classes.unique()) > 1:
         difference = torch.stack(after).mean(dim=0) - before
         gain = mean_intervals({"gain": difference}, classes, seed=task.seed)["gain"]
-    name = "frozen features" if task.pretrained else "untrained network"
-    return Start(name, replace(start.scores, per_query=None), gain)
+    assert task.data.test is not None
+    return Start(name, scores, gain, directions=directions(start, task.data.test, task.settings.recall_at))
 
 
 def _values(scores: RetrievalScores, k: int) -> Tensor:
@@ -117,6 +123,8 @@ def _write(
             one,
             test=replace(found.scores, per_query=None),
             test_by_size=by_size(task.settings.recall_at, found, task.settings.sizes),
+            verification=verified(found, one.threshold),
+            directions=directions(found, task.data.test, task.settings.recall_at),
             data=replace(one.data, test=tested, notes=task.data.notes),
         )
         for one, found in zip(trained, opened, strict=True)

@@ -12,14 +12,18 @@ from nearkin.atomic import write_json
 from nearkin.data import UNKNOWN, DataSet, SampleSet
 from nearkin.evaluation import nearest_neighbours
 from nearkin.evaluation.diagnostics import label_doubts
+from nearkin.losses import Loss, SubCenterArcFace
 from nearkin.observer import Observer
 from nearkin.protocols.less_supervision import LessSupervision
-from nearkin.training import NetworkResult, Run, Scorer, Task
+from nearkin.training import NetworkResult, Run, Scorer, Task, train
 from nearkin.training.protocol import register
+from nearkin.training.resuming import grouped
 
 NOISE = ("uniform", "nearest")
-CLEANING = ("neighbours",)
+CLEANING = ("neighbours", "sub_centres")
 QUALITY = "label_quality.json"
+CLEANER = "selection_of_labels"
+"""The directory of a training that only looked for wrong labels."""
 
 
 @register("noisy_labels")
@@ -38,11 +42,19 @@ class NoisyLabels(LessSupervision):
             network as training starts from it, are taken for wrong and away (see the doubts of
             :func:`nearkin.evaluation.diagnostics`). Such samples are left out, or learnt from without a
             label (``[unlabelled]``). How many of them were wrong is in ``label_quality.json`` of the run.
+            "sub_centres": a network is trained on all labels with ``sub_center_arcface`` first, as long as
+            the recipe trains, and labels of samples far from their class's dominant centre are taken away.
         neighbours: How many nearest neighbours are asked.
+        degrees: From which angle on a sample is far from the dominant centre.
     """
 
     def __init__(
-        self, share: float = 0.2, noise: str = "uniform", clean: str | None = None, neighbours: int = 10
+        self,
+        share: float = 0.2,
+        noise: str = "uniform",
+        clean: str | None = None,
+        neighbours: int = 10,
+        degrees: float = 75.0,
     ) -> None:
         if not 0 <= share < 1:
             raise ValueError(f"share={share} must be at least 0 and below 1")
@@ -52,6 +64,9 @@ class NoisyLabels(LessSupervision):
             raise ValueError(f"clean={clean!r} must be one of: {', '.join(CLEANING)}")
         if neighbours < 1:
             raise ValueError(f"neighbours={neighbours} must be at least 1")
+        if not 0 < degrees < 180:
+            raise ValueError(f"degrees={degrees} must lie between 0 and 180")
+        self.degrees = degrees
         self.share, self.noise, self.clean, self.neighbours = share, noise, clean, neighbours
 
     def weakened(self, samples: SampleSet, seed: int) -> tuple[SampleSet, str]:
@@ -78,7 +93,7 @@ class NoisyLabels(LessSupervision):
             if self.noise == "nearest":
                 labels[wrong] = nearest_classes(features, labels)[labels[wrong]]
             if self.clean is not None:
-                doubted = doubtful_rows(features, labels, self.neighbours)
+                doubted = self._doubted(task, run, samples.relabelled(labels), features, observer)
                 labels[doubted] = UNKNOWN
                 # Where images were left out after the labels were drawn, rows are not what they were.
                 if run.writes and self._note(len(samples)) in data.notes:
@@ -86,7 +101,41 @@ class NoisyLabels(LessSupervision):
                     write_json(run.path / QUALITY, label_quality(len(samples), wrong, doubted))
             data = replace(data, train=samples.relabelled(labels), validation=None)
             task = replace(task, data=data)
-        return super().train(task, run, data, observer, score_test)
+        trained = super().train(task, run, data, observer, score_test)
+        if self.clean == "sub_centres" and run.writes:
+            Run(run.path / CLEANER, run.description).remove_checkpoints()
+        return trained
+
+    def _doubted(
+        self, task: Task, run: Run, samples: SampleSet, features: Tensor, observer: Observer
+    ) -> Tensor:
+        """Rows whose labels are taken for wrong, in their order."""
+        if self.clean == "neighbours":
+            return doubtful_rows(features, samples.labels, self.neighbours)
+        run.begin()  # so that the first training is found again as a part of this run
+        own = Run.open(run.path / CLEANER, run.description)
+        observer.stage("training with sub-centres, to find wrong labels")
+        trained = train(
+            replace(task, loss=_with_sub_centres, unlabelled=None),
+            own,
+            task.embedder.copy(),
+            samples,
+            observer=observer,
+        )
+        assert trained.embedder is not None
+        checkpoint = own.last_checkpoint()
+        assert checkpoint is not None
+        embeddings = trained.embedder.embed(samples, progress=observer.progress)
+        loss = SubCenterArcFace(samples.num_classes, embeddings.shape[1])
+        loss.load_state_dict(grouped(checkpoint.tensors)["loss"])
+        far = loss.far_from_dominant_centre(embeddings, samples.labels, degrees=self.degrees)
+        return far.nonzero().flatten()
+
+
+def _with_sub_centres(
+    samples: SampleSet, embedding_dim: int, generator: torch.Generator, observer: Observer
+) -> Loss:
+    return SubCenterArcFace(samples.num_classes, embedding_dim, generator=generator)
 
 
 def wrong_rows(samples: int, share: float, seed: int) -> Tensor:

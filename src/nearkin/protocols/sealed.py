@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from nearkin.data import DataSet, SampleSet, common_labels
+from nearkin.data import DataSet, SampleSet, TwoModalities, common_labels
+from nearkin.data.two_modalities import modality
 from nearkin.evaluation import RetrievalScores, retrieval_scores
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
@@ -103,9 +104,16 @@ def prepared(embedder: Embedder, data_set: DataSet, observer: Observer) -> DataS
 def score_test(
     embedder: Embedder, data_set: DataSet, recall_at: Sequence[int], observer: Observer | None = None
 ) -> TestEmbeddings:
-    """Embed the test classes and score them: queries against the gallery where the data set has one."""
+    """Embed the test classes and score them: queries against the gallery where the data set has one.
+
+    Of two modalities, the second searches in the first.
+    """
     assert data_set.test is not None
     progress = None if observer is None else observer.progress
+    if isinstance(data_set.test.samples, TwoModalities):
+        embeddings = embedder.embed(data_set.test, progress=progress)
+        searching, found = (modality(data_set.test, embeddings, number) for number in (1, 0))
+        return scored(recall_at, *searching, *found)
     if data_set.query is None or data_set.gallery is None:
         return scored(recall_at, data_set.test, embedder.embed(data_set.test, progress=progress))
     queries, gallery = (

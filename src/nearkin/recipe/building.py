@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nearkin import losses, networks, sampling
-from nearkin.data import DataSet, PerSample, Preprocessing, SampleSet, Texts, Vectors
+from nearkin.data import DataSet, PerSample, Preprocessing, SampleSet, Texts, TwoModalities, Vectors
 from nearkin.data.per_sample import as_transform
 from nearkin.data.transforms import Transform
 from nearkin.losses.base import Loss
@@ -29,6 +29,13 @@ from nearkin.open_files import allow_open_files
 from nearkin.recipe.budget import Budgeted
 from nearkin.recipe.choices import PYTHON, Choice
 from nearkin.recipe.disclosure import disclosure
+from nearkin.recipe.known_pairs import (
+    choices_for_pairs,
+    of_known_pairs,
+    refuse_for_pairs,
+    refuse_too_few_pairs,
+)
+from nearkin.recipe.modalities import across, choices_for_modalities, refuse_for_modalities
 from nearkin.recipe.modifying import Setting, read_teacher
 from nearkin.recipe.opening import arranged, open_data
 from nearkin.recipe.photographs import (
@@ -120,6 +127,7 @@ def build_task(
         for line in told(whole, task):
             observer.tell(line)
     example = _base_loss_maker(whole)(2, embedder.network.embedding_dim, torch.Generator())
+    of_known_pairs(example, data_set.train)  # says whether the loss needs classes
     learns = next(example.parameters(), None) is not None
     origins = {key: f"ours: {chosen[key]}" if key in chosen else one for key, one in said.origins().items()}
     return replace(task, disclosure=disclosure(whole, task, loss_learns=learns, origins=origins))
@@ -133,6 +141,18 @@ def fitted_toml(recipe: Recipe) -> str:
     """
     fitted, _, _, chosen = fitted_to(recipe, open_data(recipe))
     return write_toml(recipe, complete=fitted.complete(), chosen=chosen)
+
+
+def shown_toml(recipe: Recipe) -> tuple[str, Exception | None]:
+    """A recipe with all that would be chosen for its data; where that is not there, as far as it is known.
+
+    Returns:
+        The text, and why what depends on the data is not in it.
+    """
+    try:
+        return fitted_toml(recipe), None
+    except (ValueError, OSError) as error:
+        return recipe.to_toml(), error
 
 
 def training_settings(recipe: Recipe) -> TrainingSettings:
@@ -173,7 +193,10 @@ def fitted_to(
         choices = dict(remembered)
     else:
         choices = choices_for_images(recipe, data_set) | choice_for_few_classes(recipe, data_set)
+        choices |= choices_for_pairs(recipe, data_set) | choices_for_modalities(recipe, data_set)
     fitted = _with(recipe, choices)
+    refuse_for_pairs(fitted, data_set)
+    refuse_for_modalities(fitted, data_set)
     data_set = _arranged_anew(recipe, fitted, data_set)
     protocol: Protocol = _built(fitted, "protocol", ProtocolRecipe, Protocol)
     if not remembered:
@@ -258,8 +281,11 @@ def _check_batches(task: Task) -> None:
     data = task.data.without_test()
     _, validation = task.protocol.split(data, task.seed)
     fewest = task.learnt(task.protocol.fewest(data, task.seed))
-    task.sampler(fewest.labels, seed=task.seed, rank=0, world_size=1)
-    if validation is not None and int(torch.bincount(validation.labels).max()) < 2:
+    task.batches(fewest)
+    if validation is not None and validation.pairs is not None:
+        refuse_too_few_pairs(validation.pairs)
+    alone = not isinstance(data.train.samples, TwoModalities)  # where a pair is its own positive
+    if validation is not None and alone and int(torch.bincount(validation.labels).max()) < 2:
         raise ValueError(
             "no validation class has two samples, so that nothing can be found there: hold out others "
             "(another seed, a larger protocol.validation_share), or choose protocol.name=standard"
@@ -312,9 +338,11 @@ def _sampler_maker(recipe: Recipe, unlabelled: Method | None) -> SamplerMaker:
     if unlabelled is None:
         return alone
 
-    def make(labels: Tensor, *, seed: int, rank: int, world_size: int) -> PlannedSampler:
+    def make(
+        labels: Tensor, *, seed: int, rank: int, world_size: int, pairs: Tensor | None = None
+    ) -> PlannedSampler:
         if bool((labels >= 0).all()):
-            return alone(labels, seed=seed, rank=rank, world_size=world_size)
+            return alone(labels, seed=seed, rank=rank, world_size=world_size, pairs=pairs)
         return unlabelled.batches(
             labels,
             lambda known: alone(known, seed=seed, rank=0, world_size=1),
@@ -332,14 +360,18 @@ def _labelled_sampler_maker(recipe: Recipe) -> SamplerMaker:
     assert settings.name is not None
     maker = None if settings.name.startswith(PYTHON) else SamplerRecipe.maker(settings.name)
 
-    def make(labels: Tensor, *, seed: int, rank: int, world_size: int) -> PlannedSampler:
+    def make(
+        labels: Tensor, *, seed: int, rank: int, world_size: int, pairs: Tensor | None = None
+    ) -> PlannedSampler:
         made = maker or _given(recipe, "sampler")
+        known = {"pairs": pairs} if "pairs" in inspect.signature(made).parameters else {}
         sampler: PlannedSampler = made(
             labels,
             batch_size=settings.batch_size,
             seed=seed,
             rank=rank,
             world_size=world_size,
+            **known,
             **settings.keywords,
         )
         return sampler
@@ -385,7 +417,9 @@ def _labelled_loss_maker(recipe: Recipe, num_features: int) -> LossMaker:
     base = _base_loss_maker(recipe)
 
     def make(samples: SampleSet, embedding_dim: int, generator: torch.Generator, observer: Observer) -> Loss:
-        loss = base(samples.num_classes, embedding_dim, generator)
+        two = isinstance(samples.samples, TwoModalities)
+        embedding_dim = embedding_dim // 2 if two else embedding_dim
+        loss = of_known_pairs(base(samples.num_classes, embedding_dim, generator), samples)
         setting = Setting(
             samples=samples,
             num_features=num_features,
@@ -397,7 +431,7 @@ def _labelled_loss_maker(recipe: Recipe, num_features: int) -> LossMaker:
         )
         for modifier in settings.modifiers:
             loss = modifier.around(loss, setting)
-        return loss
+        return across(loss, samples)
 
     return make
 
@@ -486,7 +520,7 @@ def build_embedder(
 
 def _refuse_what_is_no_image(recipe: Recipe, samples: SampleSet) -> None:
     """Registered networks take images: say so before torch does, unless a transform makes images."""
-    kinds = {Texts: "texts", Vectors: "vectors"}
+    kinds = {Texts: "texts", Vectors: "vectors", TwoModalities: "pairs of two modalities"}
     kind = next((name for one, name in kinds.items() if isinstance(samples.samples, one)), None)
     has_transform = recipe.data.transform.name is not None or "data.transform" in recipe.objects
     if kind is not None and not has_transform:
@@ -603,3 +637,15 @@ def _transform(
     function = functools.partial(maker, **choice.keywords) if choice.keywords else maker
     spec = {"object": choice.name, **choice.keywords}
     return PerSample(function, collate=collate), spec if collate is None else None
+
+
+def batches_per_epoch(recipe: Recipe, data: DataSet) -> int:
+    """Training steps of an epoch of a trial.
+
+    Args:
+        recipe: That of the trials, its protocol with validation classes.
+        data: Its data set, without test classes.
+    """
+    task = recipe.build(data=data)
+    samples, _ = task.protocol.split(data, task.seed)
+    return len(task.batches(samples))

@@ -20,14 +20,17 @@ def default_output(recipe: Recipe) -> Path:
     whole = recipe.resolved()
     data = (
         Path(whole.data.root).name
-        if whole.data.root and whole.data.name in {"folder", "csv"}
+        if whole.data.root and whole.data.name in {"folder", "csv", "pairs"}
         else whole.data.name
     )
     network = f"-{whole.network.name}{whole.network.embedding_dim or ''}"
     said = recipe.said.get("network", {})
     if whole.data.name != "glyphs" and not isinstance(said, str) and "name" not in said:
         network = ""  # it will be chosen to fit the images
-    name = f"{data}{network}-{whole.loss.name}-seed{whole.seed}"
+    loss = f"-{whole.loss.name}"
+    if whole.data.name == "pairs" and "loss" not in recipe.said:
+        loss = ""  # likewise, to fit the pairs
+    name = f"{data}{network}{loss}-seed{whole.seed}"
     return Path("runs") / f"{_safe(name)}-{recipe_hash(recipe)}"
 
 

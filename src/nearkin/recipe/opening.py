@@ -60,6 +60,11 @@ def arranged(recipe: Recipe, data_set: DataSet) -> DataSet:
     if arrange is None or data_set.closed or data_set.weakened:
         return data_set
     made: DataSet = arrange(data_set, recipe.seed)
+    if data_set.train.pairs is not None and made.train.pairs is None:
+        raise ValueError(
+            f"protocol.name={name} is about labels, and of these samples pairs are known: choose "
+            "fixed_validation, retrained, standard or cross_validation"
+        )
     return made
 
 

@@ -161,7 +161,7 @@ class SamplerRecipe(Choice):
     batch_size: Count | None = None
 
     registry = samplers
-    given_elsewhere = frozenset({"labels", "seed", "rank", "world_size"})
+    given_elsewhere = frozenset({"labels", "seed", "rank", "world_size", "pairs"})
 
 
 class ModifierRecipe(Choice):
@@ -417,7 +417,8 @@ class EvaluationRecipe(Section):
         recall_at: The values of k.
         select: What selects the epoch on validation classes: ``recall``, the first Recall@k (of equals,
             MAP@R), or ``map_at_r``, which still moves where nearly every nearest neighbour is right.
-            ``recall`` by default, and for fine-tuned networks ``map_at_r``.
+            ``recall`` by default, and for fine-tuned networks ``map_at_r``. ``roc_auc``, of known pairs, is
+            for data of pairs, and the default there.
         false_accept_rate: For which the threshold between same and different is chosen, at the end of
             training and on the validation classes. A finished run keeps its threshold.
         batch_size: Samples per batch.

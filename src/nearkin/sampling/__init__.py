@@ -17,6 +17,7 @@ from nearkin.sampling.hard_neighbours import HardNeighboursSampler
 from nearkin.sampling.neighbours import NeighboursSampler
 from nearkin.sampling.npair import NPairSampler
 from nearkin.sampling.offline import hard_negatives
+from nearkin.sampling.pairs import PairsSampler
 from nearkin.sampling.random import RandomSampler
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "LabelledBesideUnlabelled",
     "NPairSampler",
     "NeighboursSampler",
+    "PairsSampler",
     "PlannedSampler",
     "RandomSampler",
     "build",

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,12 +31,10 @@ from nearkin.model import describe
 from nearkin.networks import Embedder, WrappedNetwork
 from nearkin.observer import Observer
 from nearkin.protocols import prepared, scored, seal
-from nearkin.recipe import Recipe, open_data
-from nearkin.recipe.building import build_embedder
-from nearkin.recipe.sections import ProtocolRecipe
+from nearkin.recipe.experiment import Experiment
 from nearkin.tournament.outcomes import experiment_of
 from nearkin.tournament.terms import SeenData, Terms
-from nearkin.training import Description, Protocol, Result, Run, TestEmbeddings
+from nearkin.training import Description, Result, Run, TestEmbeddings
 from nearkin.training.result import Baseline
 
 Array = NDArray[np.float32]
@@ -115,14 +114,14 @@ class _Start:
 class _Setting:
     """Where and on what baselines are run."""
 
-    recipe: Recipe
+    experiment: Experiment
     data_set: DataSet
     home: Path
     observer: Observer
 
 
 def run_baselines(
-    recipe: Recipe,
+    experiment: Experiment,
     folder: Path,
     observer: Observer | None = None,
     *,
@@ -137,7 +136,7 @@ def run_baselines(
     opened once for all that start alike.
 
     Args:
-        recipe: The recipe of any run of the experiment: its data, network, embedding size and protocol.
+        experiment: Its data, network, embedding size and protocol.
         folder: The baselines of an experiment go to a folder of its own in there.
         observer: Hears what is going on.
         names: Which ones; all that the kind of samples allows by default.
@@ -150,30 +149,30 @@ def run_baselines(
         ValueError: The data cannot be opened, or is not what the runs were tested on.
     """
     observer = observer or Observer()
-    home = folder / _folder_name(recipe, test_fingerprint)
+    home = folder / _folder_name(experiment.terms, test_fingerprint)
     wanted = list(names or _listed(home))
-    missing = [name for name in wanted if not _is_there(home / name, recipe)]
+    missing = [name for name in wanted if not _is_there(home / name, experiment.terms)]
     if wanted and not missing:
         return [home / name for name in wanted]
-    data_set = open_data(recipe, observer)
+    data_set = experiment.data(observer)
     if test_fingerprint and data_set.require_test().fingerprint() != test_fingerprint:
         raise ValueError("the test samples are not those that the runs were tested on: they have changed")
-    setting = _Setting(recipe, data_set, home, observer)
+    setting = _Setting(experiment, data_set, home, observer)
     starts = _starts(setting)
     if names is None:
         wanted = [*(start.name for start in starts), *LEARNERS]
         write_json(home / _LIST, {"names": wanted})
-    missing = [name for name in wanted if not _is_there(home / name, recipe)]
+    missing = [name for name in wanted if not _is_there(home / name, experiment.terms)]
     for start in starts:
-        learners = [name for name in missing if name in LEARNERS and start is _learners_start(starts, recipe)]
+        for_learners = start is _learners_start(starts, experiment)
+        learners = [name for name in missing if name in LEARNERS and for_learners]
         if start.name in missing or learners:
             _run_from(start, start.name in missing, learners, setting)
     return [home / name for name in wanted]
 
 
-def _folder_name(recipe: Recipe, test_fingerprint: str) -> str:
+def _folder_name(terms: dict[str, Any], test_fingerprint: str) -> str:
     """Readable, and another one for every other experiment or data."""
-    terms = recipe.complete()
     experiment = experiment_of(terms)
     place = test_fingerprint or SeenData.of(terms, None).root
     digest = hashlib.sha256(f"{Terms(terms).key('experiment')} {place}".encode()).hexdigest()[:6]
@@ -189,13 +188,12 @@ def _listed(home: Path) -> list[str]:
     return names
 
 
-def _is_there(folder: Path, recipe: Recipe) -> bool:
+def _is_there(folder: Path, now: dict[str, Any]) -> bool:
     """Whether a baseline has been run, and nothing that it depends on is different now."""
     try:
         before = Result.from_dict(json.loads((folder / "result.json").read_text(encoding="utf-8"))).recipe
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    now = recipe.complete()
     return before.get("seed") == now.get("seed") and Terms(before).key("experiment") == Terms(now).key(
         "experiment"
     )
@@ -203,13 +201,13 @@ def _is_there(folder: Path, recipe: Recipe) -> bool:
 
 def _starts(setting: _Setting) -> list[_Start]:
     """What there is to start from: the samples, where they are numbers, and the network before training."""
-    recipe = setting.recipe.resolved()
-    embedder, _ = build_embedder(recipe, setting.data_set, setting.observer)
+    experiment = setting.experiment
+    embedder = experiment.embedder(setting.data_set, setting.observer)
     starts = [_raw(embedder, setting.data_set.train)]
-    if recipe.network.weights is not None or recipe.network.is_own_module:
+    if experiment.has_weights or experiment.has_own_module:
         headless = replace(embedder, network=embedder.network.headless())
         what = (
-            "the pretrained network's features" if recipe.network.weights else "the network as it was given"
+            "the pretrained network's features" if experiment.has_weights else "the network as it was given"
         )
         starts.append(_Start("frozen_features", what, headless, are_features=True))
     else:
@@ -217,8 +215,8 @@ def _starts(setting: _Setting) -> list[_Start]:
     return [start for start in starts if start is not None]
 
 
-def _learners_start(starts: Sequence[_Start], recipe: Recipe) -> _Start:
-    pretrained = recipe.network.weights is not None or recipe.network.is_own_module
+def _learners_start(starts: Sequence[_Start], experiment: Experiment) -> _Start:
+    pretrained = experiment.has_weights or experiment.has_own_module
     return starts[-1] if pretrained else starts[0]
 
 
@@ -245,27 +243,27 @@ def _plain(embedder: Embedder, module: nn.Module, size: int) -> Embedder:
 
 def _run_from(start: _Start, itself: bool, learners: Sequence[str], setting: _Setting) -> None:
     """Run the baseline that takes vectors as they are, if it is missing, and learners on these vectors."""
-    observer, recipe = setting.observer, setting.recipe
+    observer, experiment = setting.observer, setting.experiment
     observer.stage(f"baselines from {start.what}")
     data, test = seal(setting.data_set)
-    recall_at = recipe.evaluation.recall_at
+    recall_at = experiment.recall_at
     (opened,) = test.open([start.embedder], recall_at, observer)
     if itself:
         about = f"{start.what}, {opened.query_embeddings.shape[1]} numbers"
         _keep(setting, Baseline(start.name, about), opened, 0.0)
     if not learners:
         return
-    samples = _protocol(recipe).taught_by(prepared(start.embedder, data, observer), recipe.seed)
+    samples = experiment.protocol.taught_by(prepared(start.embedder, data, observer), experiment.seed)
     observer.stage(f"seeing {len(samples):,} training samples as {start.what}")
     points = start.embedder.embed(samples, progress=observer.progress).numpy()
     labels = samples.labels.numpy()
-    size = recipe.resolved().network.embedding_dim or points.shape[1]
+    size = experiment.embedding_dim or points.shape[1]
     reduce = _pca(points, labels, size)
     for learner in learners:
         observer.stage(f"baseline {learner}")
         method = LEARNERS[learner]
         began = time.monotonic()
-        chosen = _whole_classes(labels, method.most_points, recipe.seed)
+        chosen = _whole_classes(labels, method.most_points, experiment.seed)
         before = reduce if method.reduced else _as_it_is
         learnt = method.fit(before(points[chosen]), labels[chosen], size)
         seconds = time.monotonic() - began
@@ -278,12 +276,6 @@ def _run_from(start: _Start, itself: bool, learners: Sequence[str], setting: _Se
         mapping = _after(before, learnt)
         model = with_head(start.embedder, mapping) if start.are_features else None
         _keep(setting, baseline, _mapped(opened, mapping, recall_at), seconds, model)
-
-
-def _protocol(recipe: Recipe) -> Protocol:
-    choice = recipe.protocol
-    protocol: Protocol = ProtocolRecipe.maker(choice.name)(**choice.keywords)
-    return protocol
 
 
 def _whole_classes(labels: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]:
@@ -341,7 +333,7 @@ def _keep(
     model: Embedder | None = None,
 ) -> None:
     """Write a baseline's directory, the result last: what has a result is complete."""
-    terms = setting.recipe.complete()
+    terms = setting.experiment.terms
     run = Run(setting.home / baseline.name, Description(terms=terms))
     run.write_queries(opened.scores, opened.queries.labels)
     run.write_cost({"training_seconds": round(seconds, 3)})
@@ -352,7 +344,7 @@ def _keep(
             recipe=terms,
             networks=(),
             test=replace(opened.scores, per_query=None),
-            network={"embedding_dim": setting.recipe.resolved().network.embedding_dim or 0},
+            network={"embedding_dim": setting.experiment.embedding_dim or 0},
             baseline=replace(baseline, test_fingerprint=setting.data_set.require_test().fingerprint()),
         )
     )

@@ -10,6 +10,7 @@ from typing import Any
 from nearkin.display import observer_for
 from nearkin.observer import Observer
 from nearkin.recipe import Recipe
+from nearkin.recipe.experiment import Experiment
 from nearkin.tournament.baselines import run_baselines
 from nearkin.tournament.grouping import group_outcomes
 from nearkin.tournament.outcomes import Outcome, Skipped, read_outcomes
@@ -116,8 +117,8 @@ def _add_baselines(outcomes: list[Outcome], folder: Path, observer: Observer) ->
         first = min(everybody, key=lambda one: one.seed or 0)
         assert first.terms is not None
         try:
-            recipe = Recipe.parse(first.terms.settings, source=first.source)
-            run_baselines(recipe, folder, observer, test_fingerprint=first.terms.data.test)
+            experiment = Experiment(Recipe.parse(first.terms.settings, source=first.source))
+            run_baselines(experiment, folder, observer, test_fingerprint=first.terms.data.test)
         except (ValueError, OSError, RuntimeError, ImportError) as error:
             notes.append(f"No baselines for {board.experiment}: {' '.join(str(error).split())}")
     there = {outcome.path for outcome in outcomes}

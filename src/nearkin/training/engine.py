@@ -14,13 +14,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nearkin.data import SampleSet
+from nearkin.data import SampleSet, TwoModalities
 from nearkin.data.nested import move
+from nearkin.data.two_modalities import modality
 from nearkin.evaluation import (
     RetrievalScores,
     Threshold,
     TooFewPairsError,
     choose_threshold,
+    choose_threshold_on_pairs,
+    pair_scores,
+    pair_similarities,
     retrieval_scores,
 )
 from nearkin.evaluation.thresholds import FEWEST_CLASSES
@@ -57,7 +61,7 @@ from nearkin.training.watchdogs import Glimpse, Watchdogs
 __all__ = ["TrainingError", "train"]
 
 _LOOK_EVERY = 25  # steps between two looks at the loss: each makes the host wait for the device
-_NOT_SCORES = frozenset({"epoch", "lr", "loss", "seconds"})  # of a row of metrics
+_NOT_SCORES = frozenset({"epoch", "lr", "loss", "seconds", "roc_auc"})  # of retrieval, in a row of metrics
 
 
 class TrainingError(RuntimeError):
@@ -154,9 +158,7 @@ class _Training:
         self.slices = ClassSlices(loss, self.processes, divided=self.settings.sharded)
         self.asks_for_ids, asks_for_features = loss.asks("ids"), loss.asks("features")
         self.asks_for_clusters = loss.asks("clusters")
-        self.sampler = task.sampler(
-            samples.labels, seed=task.seed, rank=self.processes.rank, world_size=self.processes.count
-        )
+        self.sampler = task.batches(samples, rank=self.processes.rank, world_size=self.processes.count)
         if len(self.sampler) == 0:
             raise ValueError(f"{len(samples)} samples do not fill one batch of {self.sampler.batch_size}")
         self.loader = embedder.training_loader(
@@ -355,7 +357,7 @@ class _Training:
             if self.settings.keep_epochs:
                 self.run.write_epoch(self.epoch, self.accelerator.unwrap_model(self.network).state_dict())
             if self.validation is not None:
-                row |= self._validation_scores().to_dict()
+                row |= self._validation_scores()
             # What a pretrained network knew may serve the validation classes best; random weights cannot.
             if (self.epoch or self.task.pretrained) and self._is_best(row):
                 self.best = row
@@ -367,20 +369,30 @@ class _Training:
         self.watchdogs.epoch_end(self.rows)
 
     def _is_best(self, row: dict[str, Any]) -> bool:
-        """By Recall@k or MAP@R, then the other; of equals the later epoch, which has learnt more."""
+        """By what the settings select by, then another; of equals the later epoch, which has learnt more."""
         if self.best is None or self.validation is None:
             return True
         keys = self.settings.selection_keys
         return tuple(row[key] for key in keys) >= tuple(self.best[key] for key in keys)
 
-    def _validation_scores(self) -> RetrievalScores:
+    def _validation_scores(self) -> dict[str, Any]:
+        """Of retrieval, and of known pairs the ROC AUC, under their names."""
         assert self.validation is not None
         if not isinstance(self.validation, SampleSet):
             scorer = self.validation
-            return self.processes.ask_first(lambda: scorer(self.embedder))
-        embeddings, labels = self._embed(self.validation), self.validation.labels
+            return self.processes.ask_first(lambda: scorer(self.embedder).to_dict())
+        embeddings, held_out = self._embed(self.validation), self.validation
         recall_at = self.settings.recall_at
-        return self.processes.ask_first(lambda: retrieval_scores(embeddings, labels, recall_at=recall_at))
+
+        def found() -> dict[str, Any]:
+            row: dict[str, Any] = _retrieved(held_out, embeddings, recall_at).to_dict()
+            if held_out.pairs is not None:
+                pairs, same = held_out.pairs.scored()
+                scores = pair_scores(pair_similarities(embeddings, pairs), same)
+                row["roc_auc"] = scores.verification.roc_auc
+            return row
+
+        return self.processes.ask_first(found)
 
     def _embed(self, samples: SampleSet, what: Literal["embeddings", "features"] = "embeddings") -> Tensor:
         """All samples through the present network, the work shared between processes; on the CPU."""
@@ -416,20 +428,24 @@ class _Training:
 
     def _threshold(self, held_out: SampleSet, class_names: Sequence[str]) -> Threshold | None:
         """Of the selected network, on the classes that selected it; ``None`` if they are too few."""
-        if held_out.num_classes < FEWEST_CLASSES:
+        if held_out.num_classes < FEWEST_CLASSES or isinstance(held_out.samples, TwoModalities):
             return None
         self.observer.stage(f"choosing a threshold on {held_out.num_classes:,} validation classes")
         embeddings = self._embed(held_out)
+        known = held_out.pairs
+        settings: dict[str, Any] = {
+            "false_accept_rate": self.settings.false_accept_rate,
+            "class_names": class_names,
+            "seed": self.task.seed,
+        }
 
         def chosen() -> Threshold | None:
             try:
-                return choose_threshold(
-                    embeddings,
-                    held_out.labels,
-                    false_accept_rate=self.settings.false_accept_rate,
-                    class_names=class_names,
-                    seed=self.task.seed,
-                )
+                if known is None:
+                    return choose_threshold(embeddings, held_out.labels, **settings)
+                pairs, same = known.scored()
+                similarity = pair_similarities(embeddings, pairs)
+                return choose_threshold_on_pairs(similarity, same, known.groups[pairs], **settings)
             except TooFewPairsError:
                 return None
 
@@ -487,6 +503,16 @@ class _Training:
         self.epoch, self.batch, self.best, self.rows = (
             state[key] for key in ("epoch", "batch", "best", "rows")
         )
+
+
+def _retrieved(samples: SampleSet, embeddings: Tensor, recall_at: Sequence[int]) -> RetrievalScores:
+    """Samples searched among themselves; of two modalities, the second in the first."""
+    if not isinstance(samples.samples, TwoModalities):
+        return retrieval_scores(embeddings, samples.labels, recall_at=recall_at)
+    (queries, searching), (gallery, found) = (modality(samples, embeddings, number) for number in (1, 0))
+    return retrieval_scores(
+        searching, queries.labels, gallery=found, gallery_labels=gallery.labels, recall_at=recall_at
+    )
 
 
 def _optimizer(task: Task, network: Network, loss: Loss) -> Optimizer:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nearkin.data import SampleSet
-from nearkin.evaluation import Interval, RetrievalScores, Threshold
+from nearkin.evaluation import Interval, PairScores, RetrievalScores, Threshold
 from nearkin.extras import data_frame
 
 if TYPE_CHECKING:
@@ -135,6 +135,9 @@ class NetworkResult:
             classes, ``None`` where there were none, or too few.
         embedder: The network itself, where it is still in memory.
         test_by_size: Test scores of the first dimensions alone, by their number, after a Matryoshka.
+        verification: Scores of the known pairs of the test samples, where the data is of pairs.
+        directions: Of two modalities, test scores of both directions of search, such as ``text_to_image``;
+            ``test`` is the first of them.
     """
 
     rule: str
@@ -147,6 +150,8 @@ class NetworkResult:
     threshold: Threshold | None = None
     embedder: Embedder | None = field(default=None, repr=False, compare=False)
     test_by_size: dict[int, RetrievalScores] = field(default_factory=dict)
+    verification: PairScores | None = None
+    directions: dict[str, RetrievalScores] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -161,6 +166,10 @@ class NetworkResult:
         }
         if self.test_by_size:
             plain["test_by_size"] = {str(size): one.to_dict() for size, one in self.test_by_size.items()}
+        if self.verification is not None:
+            plain["verification"] = self.verification.to_dict()
+        if self.directions:
+            plain["directions"] = {name: one.to_dict() for name, one in self.directions.items()}
         return plain
 
     @classmethod
@@ -178,6 +187,8 @@ class NetworkResult:
             warnings=tuple(values.get("warnings", ())),
             run=values.get("run", "."),
             threshold=None if values.get("threshold") is None else Threshold.from_dict(values["threshold"]),
+            verification=_pair_scores(values.get("verification")),
+            directions=_directions(values),
         )
 
 
@@ -214,12 +225,16 @@ class Start:
         name: ``frozen features`` of a pretrained network, or ``untrained network``.
         test: Its scores.
         gain: What training added to the first Recall@k (its mean over networks), with its interval over
-            classes; ``None`` where fewer than two classes have queries.
+            classes; ``None`` where fewer than two classes have queries. Of data of pairs, to their ROC AUC.
+        verification: Its scores of the known pairs, where the data is of pairs.
+        directions: Of two modalities, its scores of both directions of search.
     """
 
     name: str
     test: RetrievalScores
     gain: Interval | None = None
+    verification: PairScores | None = None
+    directions: dict[str, RetrievalScores] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -231,7 +246,12 @@ class Start:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         gain = None if self.gain is None else self.gain.to_dict()
-        return {"name": self.name, "test": self.test.to_dict(), "gain": gain}
+        plain: dict[str, Any] = {"name": self.name, "test": self.test.to_dict(), "gain": gain}
+        if self.verification is not None:
+            plain["verification"] = self.verification.to_dict()
+        if self.directions:
+            plain["directions"] = {name: one.to_dict() for name, one in self.directions.items()}
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Start:
@@ -241,6 +261,8 @@ class Start:
             values["name"],
             _required_scores(values["test"]),
             None if gain is None else Interval(**gain),
+            _pair_scores(values.get("verification")),
+            _directions(values),
         )
 
 
@@ -330,6 +352,23 @@ class Result:
         return {size: mean_scores([one.test_by_size[size] for one in self.networks]) for size in sizes}
 
     @property
+    def verification(self) -> PairScores | None:
+        """Scores of the known pairs of the test samples; ``None`` for data of classes.
+
+        With several networks ``None`` as well: each has its own, at its own threshold.
+        """
+        return self.networks[0].verification if len(self.networks) == 1 else None
+
+    @property
+    def directions(self) -> dict[str, RetrievalScores]:
+        """Of two modalities, test scores of both directions of search; means over several networks.
+
+        Empty for one modality.
+        """
+        names = self.networks[0].directions if self.networks else {}
+        return {name: mean_scores([one.directions[name] for one in self.networks]) for name in names}
+
+    @property
     def data(self) -> DataSummary | None:
         """What the (first) network learnt from, was selected on and was tested on."""
         return self.networks[0].data if self.networks else None
@@ -344,6 +383,7 @@ class Result:
             "test_deviation": self.test_deviation,
             "start": None if self.start is None else self.start.to_dict(),
             "concatenated": None if self.concatenated is None else self.concatenated.to_dict(),
+            **({} if self.verification is None else {"verification": self.verification.to_dict()}),
             "warnings": list(self.warnings),
             "recipe": self.recipe,
             "chosen": self.chosen,
@@ -404,8 +444,14 @@ class Result:
                 f" (± {100 * self.test_deviation[f'recall_at_{k}']:.2f} over {len(self.networks)} networks)"
             )
         lines[0] += f", MAP@R {100 * self.test.map_at_r:.2f} %"
+        for name, scores in self.directions.items():
+            lines.append(f"{name.replace('_', ' ')}: Recall@{k} {100 * scores.recall_at[k]:.2f} %")
+        if self.verification is not None:
+            lines.insert(0, told_pairs(self.verification))
         if self.start is not None:
             before = f"{100 * self.start.test.recall_at[k]:.2f} %"
+            if self.start.verification is not None:
+                before = f"ROC AUC {100 * self.start.verification.verification.roc_auc:.2f} %"
             lines.append(f"{self.start.name}: {before}; training {self.start.verdict}")
         lines.append(f"selected: {self.rule}" + (f", epoch {self.epoch}" if self.epoch else ""))
         lines += [f"warning: {text}" for text in self.warnings]
@@ -420,6 +466,25 @@ class Result:
         )
         told = html.escape(self.rule)
         return f"<table><caption>{told}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def told_pairs(scores: PairScores) -> str:
+    """What was found of known pairs, in a line."""
+    found = scores.verification
+    pairs = f"{found.positive_pairs + found.negative_pairs:,} test pairs"
+    line = f"ROC AUC {100 * found.roc_auc:.2f} % on {pairs}"
+    if scores.accuracy_at_threshold is not None:
+        accuracy = f"{100 * scores.accuracy_at_threshold:.2f} %"
+        line += f", accuracy {accuracy} at the threshold chosen on validation pairs"
+    return line
+
+
+def _directions(values: Mapping[str, Any]) -> dict[str, RetrievalScores]:
+    return {name: _required_scores(one) for name, one in values.get("directions", {}).items()}
+
+
+def _pair_scores(values: Mapping[str, Any] | None) -> PairScores | None:
+    return None if values is None else PairScores.from_dict(values)
 
 
 def _row(

@@ -199,7 +199,7 @@ class Run:
 
     def _is_started(self) -> bool:
         """Whether there is anything to continue from, in a fold of it or its own."""
-        of_folds = [*self.path.glob("fold-*/metrics.jsonl"), *self.path.glob(f"{SELECTION}/metrics.jsonl")]
+        of_folds = [*self.path.glob("fold-*/metrics.jsonl"), *self.path.glob(f"{SELECTION}*/metrics.jsonl")]
         own = self.metrics_file.exists() or self.result_file.exists() or bool(self._checkpoints())
         return own or any(of_folds)
 
@@ -496,6 +496,18 @@ def _check_writable(path: Path) -> None:
 def lock_of(path: Path) -> FileLock:
     """The lock that the process that trains a run holds; taking it twice in one process is fine."""
     return FileLock(path / _LOCK, is_singleton=True)
+
+
+def is_taken(path: Path) -> bool:
+    """Whether somebody trains in a directory now."""
+    lock = lock_of(path)
+    if lock.is_locked:  # by this process, which could take it again
+        return True
+    try:
+        with lock.acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def _is_of_a_failed_start(entry: Path, folder: Path) -> bool:

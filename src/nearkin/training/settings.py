@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Selection = Literal["recall", "map_at_r"]
+Selection = Literal["recall", "map_at_r", "roc_auc"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 
@@ -29,7 +29,8 @@ class TrainingSettings:
         lora: Rank of the additions through which a transformer learns; ``None`` to train its own weights.
         views: How often a sample appears in its batch, each time transformed anew.
         recall_at: The values of k.
-        select: What the epoch is selected by: the first Recall@k (of equals, MAP@R), or MAP@R.
+        select: What the epoch is selected by: the first Recall@k (of equals, MAP@R), MAP@R, or, of data with
+            known pairs, their ROC AUC.
         false_accept_rate: For which the threshold is chosen at the end, on the validation classes.
         keep_epochs: Keep the network of every epoch apart, for an audit after the selection.
         sharded: Let each of several processes own a slice of the classes of a loss with proxies.
@@ -60,7 +61,9 @@ class TrainingSettings:
     def selection_keys(self) -> tuple[str, str]:
         """Scores of an epoch that select it, the second where the first are equal."""
         recall = f"recall_at_{self.recall_at[0]}"
-        return (recall, "map_at_r") if self.select == "recall" else ("map_at_r", recall)
+        if self.select == "recall":
+            return recall, "map_at_r"
+        return (self.select, recall) if self.select == "map_at_r" else (self.select, "map_at_r")
 
     @property
     def last_epoch(self) -> int:

@@ -38,8 +38,10 @@ class LossMaker(Protocol):
 class SamplerMaker(Protocol):
     """Makes the batch sampler of one training."""
 
-    def __call__(self, labels: Tensor, *, seed: int, rank: int, world_size: int) -> PlannedSampler:
-        """A new sampler over samples with these labels."""
+    def __call__(
+        self, labels: Tensor, *, seed: int, rank: int, world_size: int, pairs: Tensor | None = None
+    ) -> PlannedSampler:
+        """A new sampler over samples with these labels; ``pairs`` ``(P, 3)`` where such are known."""
         ...
 
 
@@ -106,6 +108,14 @@ class Task:
     description: Description = field(default_factory=Description)
     disclosure: dict[str, Any] = field(default_factory=dict)
     audit: bool = False
+
+    def batches(self, samples: SampleSet, *, rank: int = 0, world_size: int = 1) -> PlannedSampler:
+        """A new batch sampler over samples; one that looks at pairs is given those that are known."""
+        known = samples.pairs
+        if known is None:
+            return self.sampler(samples.labels, seed=self.seed, rank=rank, world_size=world_size)
+        pairs = torch.cat([known.pairs, known.same.long()[:, None]], dim=1)
+        return self.sampler(samples.labels, seed=self.seed, rank=rank, world_size=world_size, pairs=pairs)
 
     def learnt(self, samples: SampleSet) -> SampleSet:
         """Those of a split's samples that are learnt from: all, or those with a label.

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from nearkin.data import DataSet
-from nearkin.recipe import Recipe
 from nearkin.tuning.stages import epochs_of, rungs
-
-
-def batches_per_epoch(recipe: Recipe, data: DataSet) -> int:
-    """Training steps of an epoch of a trial.
-
-    Args:
-        recipe: That of the trials, its protocol with validation classes.
-        data: Its data set, without test classes.
-    """
-    task = recipe.build(data=data)
-    samples, _ = task.protocol.split(data, task.seed)
-    return len(task.sampler(samples.labels, seed=task.seed, rank=0, world_size=1))
 
 
 def trials_within(steps: int, *, batches: int, epochs: int, sampler: str) -> int:

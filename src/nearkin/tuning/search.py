@@ -24,8 +24,9 @@ from nearkin.extras import data_frame
 from nearkin.observer import Observer
 from nearkin.protocols import execute, prepared
 from nearkin.recipe import Recipe, open_data
+from nearkin.recipe.searching import Values
 from nearkin.training import Description, Run, RunError, TrainingError
-from nearkin.tuning.plan import SearchPlan, Values
+from nearkin.tuning.plan import SearchPlan
 from nearkin.tuning.strategy import pruner_of, sampler_of, suggest
 from nearkin.tuning.trial import Report, TrialOutcome, forget_weights, run_trial
 
@@ -243,11 +244,11 @@ class Search:
         epoch = best.epoch if self.plan.epochs is None else self._epoch_in_full(best)
         if epoch is None:
             raise RunError(f"the trials of {self.path} were stopped early: finish the search first")
-        return self.plan.final_recipe(best.values, epoch)
+        return self.plan.searched.of_retraining(best.values, epoch)
 
     def validated_recipe(self) -> Recipe:
         """The recipe with the best trial's values on the trial's classes, the validation classes left out."""
-        return self.plan.trial_recipe(self.best().values)
+        return self.plan.searched.of_trial(self.best().values)
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per trial that is over: its number, what was tried, and what came of it."""
@@ -313,7 +314,7 @@ class Search:
         if self.plan.epochs is None or self._epoch_in_full(best) is not None:
             return
         observer.stage("training with the best values to the end, to find the epoch")
-        recipe = self.plan.trial_recipe(best.values)
+        recipe = self.plan.searched.of_trial(best.values)
         data = open_data(recipe, observer).without_test()
         task = recipe.build(observer, data=data)
         path = self.path / "full"
@@ -518,7 +519,7 @@ class _Worker:
         values = _readable({key: suggest(trial, key, where) for key, where in self.plan.space.items()})
         path = self.search.trial_path(number)
         try:
-            task = self.plan.trial_recipe(values).build(self.observer, data=self.data)
+            task = self.plan.searched.of_trial(values).build(self.observer, data=self.data)
             run = Run.open(path, task.description)
             seen = prepared(task.embedder, task.data, self.observer)
             until = rungs[rung].epochs if self.plan.stops_trials else None

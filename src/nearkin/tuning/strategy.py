@@ -10,7 +10,8 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from nearkin.losses import Choices, Range
-from nearkin.tuning.plan import SearchPlan, Values
+from nearkin.recipe.searching import Values
+from nearkin.tuning.plan import SearchPlan
 
 
 def suggest(trial: optuna.Trial, key: str, where: Range | Choices) -> Any:
@@ -29,7 +30,7 @@ def sampler_of(plan: SearchPlan, number: int, study: optuna.Study) -> optuna.sam
     seed = int(np.random.SeedSequence([plan.recipe.seed, number]).generate_state(1)[0])
     if plan.sampler == "grid":
         return _Given(plan.grid_point(number))
-    own = plan.own_values()
+    own = plan.searched.own_values()
     if number == 0 and own is not None:
         return _Given(own)
     if plan.sampler in {"random", "halving"}:
@@ -47,7 +48,7 @@ def _of_coordinate(plan: SearchPlan, number: int, study: optuna.Study) -> Values
         for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         if "number" in trial.user_attrs
     }
-    values = plan.begun_with()
+    values = plan.searched.nearest_values()
     for coordinate in plan.coordinates():
         if number < coordinate.until:
             values[coordinate.key] = coordinate.points[number - coordinate.first]

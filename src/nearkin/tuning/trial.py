@@ -73,7 +73,7 @@ def run_trial(
         )
     assert trained.validation is not None
     assert trained.epoch is not None
-    score = float(trained.validation.to_dict()[watch.key])
+    score = next(float(row[watch.key]) for row in run.metrics() if row["epoch"] == trained.epoch)
     return TrialOutcome(
         score,
         trained.epoch,

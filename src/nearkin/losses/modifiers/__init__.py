@@ -24,12 +24,15 @@ from nearkin.losses.modifiers.language import LanguageGuidance
 from nearkin.losses.modifiers.matryoshka import Matryoshka
 from nearkin.losses.modifiers.memory import CrossBatchMemory
 from nearkin.losses.modifiers.mixup import MixedExamples, Mixup
+from nearkin.losses.modifiers.modalities import AcrossModalities
+from nearkin.losses.modifiers.pairs import OfPairs
 from nearkin.losses.modifiers.s2sd import S2SD
 from nearkin.losses.modifiers.unlabelled import NoLabels, OfClusters, WithUnlabelled
 from nearkin.losses.modifiers.vicreg import VICReg
 
 __all__ = [
     "S2SD",
+    "AcrossModalities",
     "Center",
     "CrossBatchMemory",
     "Distil",
@@ -40,6 +43,7 @@ __all__ = [
     "Modifier",
     "NoLabels",
     "OfClusters",
+    "OfPairs",
     "VICReg",
     "WithUnlabelled",
     "base_of",
