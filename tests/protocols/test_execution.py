@@ -86,7 +86,7 @@ def test_one_validation_class_is_too_few(photos, tmp_path):
 
 @pytest.mark.slow
 def test_a_trained_network_beats_raw_pixels_by_far(glyphs_root, tmp_path):
-    run = new_run(tmp_path / "run", Recipe.parse({"data": {"root": str(glyphs_root)}}))
+    run = new_run(tmp_path / "run", Recipe.parse({"data": {"name": "glyphs", "root": str(glyphs_root)}}))
     test = open_data(run.recipe).test
     raw = retrieval_scores(test.samples.pixels.flatten(1).float(), test.labels, recall_at=(1,)).recall_at[1]
     assert raw < 0.45
