@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from measured import BENCHMARKS  # noqa: F401  (puts the benchmarks on the path)
 
 import label_quality as study
@@ -38,6 +39,7 @@ def test_the_table_has_means_over_seeds_and_a_dash_for_what_is_not_there():
     assert "seeds 0, 1" in study.page(rows)
 
 
+@pytest.mark.slow
 def test_what_a_run_found_is_read_from_its_directory(small_recipe, tmp_path, capsys):
     data, network = small_recipe["data"], small_recipe["network"]
     protocols = [
@@ -55,6 +57,7 @@ def test_what_a_run_found_is_read_from_its_directory(small_recipe, tmp_path, cap
         "seeds=[0]",
         'losses=["multi_similarity"]',
         "recipe.training.epochs=1",
+        "recipe.sampler.batch_size=40",
         "protocols=[" + ", ".join(
             "{ " + ", ".join(f'{key} = "{value}"' for key, value in one.items()) + " }" for one in protocols
         ) + "]",

@@ -302,23 +302,32 @@ def test_labels_that_no_neighbour_has_are_taken_away_and_counted(noise, tmp_path
     assert run.result.data.train.samples == len(labels) - len(doubted)
 
 
-def test_sub_centres_find_wrong_labels_and_a_killed_run_ends_alike(small_recipe, tmp_path, monkeypatch):
+def test_sub_centres_take_labels_away_and_a_killed_run_ends_alike(tmp_path, monkeypatch):
     monkeypatch.setattr("nearkin.training.engine._LOOK_EVERY", 1)
-    protocol = {"name": "noisy_labels", "share": 0.2, "clean": "sub_centres"}
-    recipe = nearkin.Recipe.parse(
-        small_recipe | {"protocol": protocol, "training": {"epochs": 12, "checkpoint_minutes": 1e-9}}
-    )
-    run = nearkin.train(recipe, output=tmp_path / "run", progress=False)
+    given_to = []
+    original = nearkin.protocols.standard.train
+
+    def spied(task, run, embedder, train_samples, **keywords):
+        given_to.append(train_samples.labels)
+        return original(task, run, embedder, train_samples, **keywords)
+
+    monkeypatch.setattr("nearkin.protocols.standard.train", spied)
+    protocol = {"name": "noisy_labels", "share": 0.25, "clean": "sub_centres", "degrees": 60.0}
+    settings = SETTINGS | {"epochs": 4, "training": {"checkpoint_minutes": 1e-9}, "protocol": protocol}
+    run = nearkin.train(data_set(), output=tmp_path / "run", **settings)
+    (labels,) = given_to
     quality = json.loads((run.path / "label_quality.json").read_text())
-    assert quality["wrong"] == round(0.2 * quality["samples"])
-    assert quality["found"] > 0
-    assert quality["precision"] > 0.3  # chance finds 0.2
-    assert run.result.data.train.samples == quality["samples"] - quality["doubted"]
-    batches = len(run.metrics()) and 40
-    for count in (3, batches):  # in the training that cleans, and in the one after it
+    doubted = {*(labels == UNKNOWN).nonzero().flatten().tolist()}
+    found = doubted & {*wrong_rows(len(labels), 0.25, 0).tolist()}
+    assert (quality["doubted"], quality["found"]) == (len(doubted), len(found))
+    assert 0 < len(doubted) < len(labels)
+    assert run.result.data.train.samples == len(labels) - len(doubted)
+    assert not list((run.path / "selection_of_labels").rglob("step-*"))
+    for count in (3, 20):  # in the training that cleans, and in the one after it
         with pytest.raises(Interruption):
-            nearkin.train(recipe, output=tmp_path / "cut", progress=StopAtBatch(count))
-    cut = nearkin.train(recipe, output=tmp_path / "cut", progress=False)
+            nearkin.train(data_set(), output=tmp_path / "cut", **settings | {"progress": StopAtBatch(count)})
+    assert (tmp_path / "cut" / "metrics.jsonl").exists()
+    cut = nearkin.train(data_set(), output=tmp_path / "cut", **settings)
     assert (cut.path / "result.json").read_bytes() == (run.path / "result.json").read_bytes()
     assert json.loads((cut.path / "label_quality.json").read_text()) == quality
 

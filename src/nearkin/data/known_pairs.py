@@ -13,7 +13,7 @@ from torch import Tensor
 Others = Literal["unknown", "different"]
 """What is to be taken of the pairs that nobody says anything about."""
 
-_DRAWN = 10_000  # pairs that differ, where all that are not said to match do
+_DRAWN = 5_000  # pairs that differ, where all that are not said to match do
 _SEED = 0  # of that draw: the same pairs are scored in every run
 
 
@@ -155,7 +155,8 @@ def joined(count: int, matches: Tensor) -> Tensor:
         low, high = sorted((find(one), find(other)))
         root[high] = low  # so that groups are numbered by their first sample
     first = torch.tensor([find(sample) for sample in range(count)], dtype=torch.long)
-    return first.unique(return_inverse=True)[1]
+    groups: Tensor = first.unique(return_inverse=True)[1]
+    return groups
 
 
 def _keys(pairs: Tensor, count: int) -> Tensor:

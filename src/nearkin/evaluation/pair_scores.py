@@ -142,7 +142,7 @@ def choose_threshold_on_pairs(
     false_accept_rate: float = 0.01,
     class_names: Sequence[str] = (),
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int = 1000,
     seed: int = 0,
 ) -> Threshold:
     """The lowest similarity at which at most the wanted share of the pairs that differ is accepted.
@@ -253,7 +253,7 @@ def auc_gain(
     groups: Tensor,
     *,
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int = 1000,
     seed: int = 0,
 ) -> Interval | None:
     """What was added to the ROC AUC of the same pairs, with its interval over groups; ``None`` for too few.

@@ -119,4 +119,6 @@ def ridge(inputs: Tensor, targets: Tensor, penalty: float) -> Tensor:
     """
     gram = inputs.T @ inputs
     scale = penalty * gram.diagonal().mean()
-    return torch.linalg.solve(gram + scale * torch.eye(len(gram), dtype=gram.dtype), inputs.T @ targets)
+    penalised = gram + scale * torch.eye(len(gram), dtype=gram.dtype)
+    weights: Tensor = torch.linalg.solve(penalised, inputs.T @ targets)
+    return weights

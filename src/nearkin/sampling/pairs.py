@@ -58,6 +58,7 @@ class PairsSampler(PlannedSampler):
             pairs = two_by_two(self.labels)
         if pairs.ndim != 2 or pairs.shape[1] != 3 or not len(pairs):
             raise ValueError(f"pairs must be (P, 3), two samples and an answer, not {tuple(pairs.shape)}")
+        self.pairs = pairs
         rows, same = pairs[:, :2].long().cpu(), pairs[:, 2].bool().cpu()
         self.matches = rows[same]
         differing = torch.cat([rows[~same], rows[~same].flip(1)])  # from either side

@@ -48,10 +48,10 @@ class AcrossModalities(Loss):
         reduction = self.reduction if reduction is None else reduction
         more: dict[str, Any] = {} if reduction == "mean" else {"reduction": reduction}
         first, second = (half.contiguous() for half in embeddings.chunk(2, dim=1))
-        if not self.loss.takes("references"):
+        if not self.loss.takes("known_pairs"):  # no loss over pairs
             value: Tensor = self.loss(torch.cat([first, second]), torch.cat([labels, labels]), **more)
             return value if reduction == "mean" else torch.stack(value.chunk(2)).mean(dim=0)
-        both = [
+        both: list[Tensor] = [
             self.loss(one, labels, references=other, reference_labels=labels, **more)
             for one, other in ((first, second), (second, first))
         ]
