@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -111,7 +112,14 @@ class MilvusServer:
     def start(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # sockets by which it looks for free ports
-            self._server.start()
+            for attempt in range(60):
+                try:
+                    self._server.start()
+                    break
+                except RuntimeError as error:  # the port is still taken by what was killed
+                    if "bind failed" not in str(error) or attempt == 59:
+                        raise
+                    time.sleep(1)
             gc.collect()
 
     def stop(self) -> None:
@@ -119,9 +127,12 @@ class MilvusServer:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """One that the system gives to no client: a client of a server that is gone could take its place."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise OSError("there is no free port")
 
 
 class Wire:

@@ -348,6 +348,7 @@ def test_a_server_that_is_killed_during_a_load_ends_with_every_item_once(server,
             server.start()
         out, error = loading.communicate()
     assert loading.returncode == 0, error
+    assert "Traceback" not in error
     assert f"added     {MANY:,} new, 0 changed, 0 known already" in out
     store = open_store(address)
     check_whole(store, MANY)

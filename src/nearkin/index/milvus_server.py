@@ -6,6 +6,7 @@ what may be done twice is called so.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -38,6 +39,8 @@ class MilvusServer:
 
     def __init__(self, address: Address) -> None:
         self._pymilvus = package("pymilvus")
+        # It prints a traceback of pages for every call that is then made again; what ends one is told here.
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
         self._address = address
         self._client: Any = None
         self._lock = threading.Lock()

