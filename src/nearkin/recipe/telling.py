@@ -79,7 +79,7 @@ def _loss(recipe: Recipe, task: Task) -> str:
 
 def _length(recipe: Recipe, task: Task) -> str:
     train, validation = task.protocol.split(task.data.without_test(), task.seed)
-    epochs = f"{task.settings.epochs} epochs"
+    epochs = "1 epoch" if task.settings.epochs == 1 else f"{task.settings.epochs} epochs"
     why = task.description.chosen.get("training.epochs", "")
     within = f"; {why}" if recipe.training.minutes is not None and why else ""
     if validation is None:
