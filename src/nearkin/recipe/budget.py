@@ -59,9 +59,9 @@ class Rung:
     lr: float
 
 
-# The largest first. Learning rates, and what four crops are worth, are from trials on CUB's training classes:
-# with 40 of them held out, eight epochs after blocks.4 at 2e-4 and six epochs after blocks.3 with four crops
-# at 1e-4 were equally good, and only the latter was still rising. The other numbers were not searched for.
+# The largest first. The learning rates are from two trials on CUB's training classes, scored on some that
+# were held out: eight epochs after blocks.4 at 2e-4 (Recall@1 89.0, MAP@R 47.4), and six after blocks.3 with
+# crops at 1e-4 (88.6, 47.4, still rising). All else, crops after blocks.4 included, was not tried.
 LADDER = (
     Rung(1.0, 0, 12, 1e-4),  # the whole network sees new crops all the time, and needs none that are cached
     Rung(0.7, 4, 8, 1e-4),
