@@ -129,6 +129,11 @@ class NoisyLabels(LessSupervision):
         loss = SubCenterArcFace(samples.num_classes, embeddings.shape[1])
         loss.load_state_dict(grouped(checkpoint.tensors)["loss"])
         far = loss.far_from_dominant_centre(embeddings, samples.labels, degrees=self.degrees)
+        if bool(far.all()):
+            raise ValueError(
+                f"all samples are further than {self.degrees:g} degrees from their class's dominant centre, "
+                "so that no label would be left: train longer, or choose a larger protocol.degrees"
+            )
         return far.nonzero().flatten()
 
 
