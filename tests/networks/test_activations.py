@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from nearkin import networks
-from nearkin.data import ImageArray, SampleSet, evaluation_transform, loader
+from nearkin.data import ImageArray, SampleSet, evaluation_transform, loader, transforms
 from nearkin.data.loading import sample_seed
+from nearkin.networks import Embedder
 from nearkin.networks import activations as module
 from nearkin.networks.activations import ActivationTransform
 
@@ -64,6 +65,22 @@ def test_flips_are_the_activations_of_mirror_images(network, digits, tmp_path):
     torch.testing.assert_close(
         activations.samples.batch([3, 77], [True, True]).float(), mirrored, rtol=1e-3, atol=1e-4
     )
+
+
+@pytest.mark.parametrize(("flip", "crops", "views"), [(0.0, 0, 1), (0.0, 2, 3), (0.3, 0, 2), (0.5, 2, 4)])
+def test_a_transform_that_does_not_mirror_is_obeyed_behind_a_trunk(
+    network, digits, tmp_path, flip, crops, views
+):
+    training = transforms.build("resized_crop", network.preprocessing, train=True, flip=flip)
+    plain = transforms.build("resized_crop", network.preprocessing, train=False)
+    embedder = Embedder(network, training, plain, trunk="1", trunk_cache=tmp_path, trunk_crops=crops)
+    prepared = embedder.prepared(digits, flips=True)
+    assert prepared.samples.views == views
+    assert f"flip={flip}" in embedder.training_view()
+    (batch,) = embedder.training_loader(prepared, [range(150)], seed=0)
+    as_in_evaluation = prepared.samples.batch(range(150), [0] * 150).float()
+    share = float((batch.inputs != as_in_evaluation).flatten(1).any(dim=1).double().mean())
+    assert share == pytest.approx((views - 1) / views if crops else flip, abs=0.1)
 
 
 def test_training_draws_flips_by_seed_epoch_and_image(network, digits, tmp_path):

@@ -79,7 +79,7 @@ class Embedder:
             self.trunk,
             samples,
             self.trunk_cache or default_trunk_cache(),
-            flips=flips,
+            flips=flips and self._mirrored > 0,
             crops=self.trunk_crops if flips else 0,
             transform=self.evaluation_transform,
             training_transform=self.training_transform,
@@ -94,15 +94,23 @@ class Embedder:
         """Batches to train on; ``samples`` are prepared."""
         transform = self.training_transform
         if isinstance(samples.samples, Activations):
-            transform = ActivationTransform(_FLIP if samples.samples.views > 1 else 0.0, self.trunk_crops)
+            transform = ActivationTransform(
+                self._mirrored if samples.samples.views > 1 else 0.0, self.trunk_crops
+            )
         return loader(samples, transform, batch_sampler=batches, seed=seed, workers=self.workers, views=views)
+
+    @property
+    def _mirrored(self) -> float:
+        """The probability of mirroring behind a trunk: that of the training transform, where it says one."""
+        view_of = getattr(self.training_transform, "view_of", None)
+        return float(getattr(view_of, "flip", _FLIP))
 
     def training_view(self) -> str:
         """What training makes of samples, in words."""
         if self.trunk is None:
             return repr(self.training_transform)
         crops = f", {self.trunk_crops} of {self.training_transform!r}" if self.trunk_crops else ""
-        return f"as in evaluation, {ActivationTransform(_FLIP, self.trunk_crops)!r}{crops}"
+        return f"as in evaluation, {ActivationTransform(self._mirrored, self.trunk_crops)!r}{crops}"
 
     def embed(
         self,
