@@ -36,7 +36,7 @@ BUDGET = {"trials": 4, "sampler": "halving"}
 class Done:
     """A process that is over as soon as it is started."""
 
-    stdin = None
+    stdin = stdout = None
 
     def __init__(self, path: Path, trials: int, *, threads: int) -> None:
         self.code = carry_out_search(path, trials)
