@@ -59,7 +59,7 @@ def test_baselines_that_cannot_be_run_are_told_and_stop_nothing(nearkin, small_r
     def gone(*_: object) -> None:
         raise ValueError("the data is gone")
 
-    monkeypatch.setattr("nearkin.recipe.experiment.open_data", gone)
+    monkeypatch.setattr("nearkin.recipe.starting_point.open_data", gone)
     code, out, _ = nearkin("tournament", tmp_path / "runs", "-o", tmp_path / "out", "--no-report")
     assert code == 0
     assert "No baselines for" in out

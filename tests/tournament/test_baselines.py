@@ -11,10 +11,10 @@ from sklearn.decomposition import PCA
 import nearkin
 from nearkin.evaluation import retrieval_scores
 from nearkin.protocols import execute
-from nearkin.recipe import Recipe, experiment, open_data
+from nearkin.recipe import Recipe, open_data, starting_point
 from nearkin.recipe.building import build_network
-from nearkin.recipe.experiment import Experiment
 from nearkin.recipe.objects import recipe_of
+from nearkin.recipe.starting_point import StartingPoint
 from nearkin.tournament import baselines, compare
 from nearkin.tournament.baselines import LEARNERS, run_baselines
 from nearkin.tournament.outcomes import read_outcomes
@@ -27,7 +27,7 @@ def recipe(small_recipe) -> Recipe:
 
 
 def test_every_baseline_becomes_an_outcome_of_the_runs_experiment(recipe, tmp_path):
-    run_baselines(Experiment(recipe), tmp_path / "baselines")
+    run_baselines(StartingPoint(recipe), tmp_path / "baselines")
     task = recipe.build()
     execute(task, Run.open(tmp_path / "run", task.description))
     outcomes, skipped = read_outcomes([tmp_path])
@@ -45,7 +45,7 @@ def test_every_baseline_becomes_an_outcome_of_the_runs_experiment(recipe, tmp_pa
 
 
 def test_pca_is_fitted_on_training_pixels_and_scored_as_a_run(recipe, tmp_path):
-    (folder,) = run_baselines(Experiment(recipe), tmp_path, names=["pca"])
+    (folder,) = run_baselines(StartingPoint(recipe), tmp_path, names=["pca"])
     data_set = open_data(recipe)
     preprocessing = build_network(recipe).preprocessing
 
@@ -62,17 +62,17 @@ def test_pca_is_fitted_on_training_pixels_and_scored_as_a_run(recipe, tmp_path):
 
 def test_baselines_are_run_once_and_again_when_something_changed(recipe, tmp_path, monkeypatch):
     names = ["raw_pixels", "rca"]
-    (first, _) = run_baselines(Experiment(recipe), tmp_path, names=names)
+    (first, _) = run_baselines(StartingPoint(recipe), tmp_path, names=names)
     opened = []
-    monkeypatch.setattr(experiment, "open_data", lambda *given: opened.append(1) or open_data(*given))
+    monkeypatch.setattr(starting_point, "open_data", lambda *given: opened.append(1) or open_data(*given))
     run_baselines(
-        Experiment(recipe.changed({"loss.name": "triplet", "training.epochs": 9})), tmp_path, names=names
+        StartingPoint(recipe.changed({"loss.name": "triplet", "training.epochs": 9})), tmp_path, names=names
     )
     assert not opened
     (first / "result.json").write_text("{")
-    run_baselines(Experiment(recipe), tmp_path, names=names)
+    run_baselines(StartingPoint(recipe), tmp_path, names=names)
     assert len(opened) == 1
-    run_baselines(Experiment(recipe.changed({"network.width": 5})), tmp_path, names=names)
+    run_baselines(StartingPoint(recipe.changed({"network.width": 5})), tmp_path, names=names)
     assert len(opened) == 2
 
 
@@ -83,7 +83,9 @@ def test_with_weights_learners_start_from_frozen_features(recipe, tmp_path, chan
     state = build_network(recipe).backbone.state_dict()
     save_file({name: value.contiguous() for name, value in state.items()}, weights)
     pretrained = recipe.changed({"network.weights": str(weights), **changes})
-    run_baselines(Experiment(pretrained), tmp_path / "kept", names=["frozen_features", "lfda", "raw_pixels"])
+    run_baselines(
+        StartingPoint(pretrained), tmp_path / "kept", names=["frozen_features", "lfda", "raw_pixels"]
+    )
     found = {outcome.contender: outcome for outcome in read_outcomes([tmp_path / "kept"]).outcomes}
     network = build_network(pretrained)
     assert found["frozen_features"].description.endswith(f"features, {network.num_features} numbers")
@@ -101,7 +103,7 @@ def test_slow_learners_get_whole_classes():
 
 
 def names_of(recipe: Recipe, folder) -> dict[str, str]:
-    run_baselines(Experiment(recipe), folder, names=None)
+    run_baselines(StartingPoint(recipe), folder, names=None)
     return {one.contender: one.description for one in read_outcomes([folder]).outcomes}
 
 
@@ -146,11 +148,11 @@ def test_texts_have_no_raw_baseline(tmp_path):
 
 def test_data_that_is_not_what_the_runs_saw_is_refused(recipe, tmp_path):
     with pytest.raises(ValueError, match="not those that the runs were tested on"):
-        run_baselines(Experiment(recipe), tmp_path, test_fingerprint="of other samples")
+        run_baselines(StartingPoint(recipe), tmp_path, test_fingerprint="of other samples")
 
 
 def test_baselines_of_the_first_edition_stand_beside_new_runs(recipe, tmp_path):
-    (folder,) = run_baselines(Experiment(recipe), tmp_path / "baselines", names=["raw_pixels"])
+    (folder,) = run_baselines(StartingPoint(recipe), tmp_path / "baselines", names=["raw_pixels"])
     result = json.loads((folder / "result.json").read_text())
     del result["baseline"]["test_fingerprint"]
     del result["recipe"]["network"]["channels"]  # keywords by default were not written
@@ -166,7 +168,7 @@ def test_a_learner_on_features_is_a_model(small_recipe, tmp_path):
     save_file(build_network(first).backbone.state_dict(), tmp_path / "weights.safetensors")
     network = small_recipe["network"] | {"weights": str(tmp_path / "weights.safetensors")}
     recipe = Recipe.parse(small_recipe | {"network": network})
-    folders = run_baselines(Experiment(recipe), tmp_path / "baselines", names=["pca", "rca", "lda"])
+    folders = run_baselines(StartingPoint(recipe), tmp_path / "baselines", names=["pca", "rca", "lda"])
     test = open_data(recipe).test
     for folder in folders:
         model = nearkin.load(folder)

@@ -10,7 +10,8 @@ import tomli_w
 import torch
 
 import nearkin
-from nearkin.tournament import baselines, compare
+from nearkin.recipe import starting_point
+from nearkin.tournament import compare
 from nearkin.tournament.comparing import read_results_of
 from nearkin.tournament.grouping import group_outcomes
 from nearkin.tournament.playing import publish
@@ -103,7 +104,7 @@ def test_tables_of_results_and_of_images_are_told_apart(others, tmp_path):
 
 def test_a_misspelt_score_is_told_before_baselines_run(make_run, tmp_path, monkeypatch):
     path = make_run("triplet", noise=0.6)
-    monkeypatch.setattr(baselines, "open_data", lambda *_: pytest.fail("baselines were begun"))
+    monkeypatch.setattr(starting_point, "open_data", lambda *_: pytest.fail("baselines were begun"))
     with pytest.raises(ValueError, match="has no recal_at_1: did you mean recall_at_1"):
         compare(path, metric="recal_at_1", baselines=tmp_path / "kept")
     with pytest.raises(ValueError, match="--pool samplr"):

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from nearkin.protocols import execute
 from nearkin.recipe import Recipe
+from nearkin.recipe.starting_point import StartingPoint
 from nearkin.tournament.baselines import run_baselines
 from nearkin.tournament.outcomes import Experiment, Outcome, read_outcomes
 from nearkin.tournament.ranking import rank_outcomes, rank_published
@@ -81,7 +82,7 @@ def glyph_runs(folder: Path, glyphs_root: Path) -> Path:
             },
         )
         if (seed, protocol) == (0, "fixed_validation") and loss == "npair":
-            run_baselines(recipe, folder / "baselines", names=["raw_pixels", "pca"])
+            run_baselines(StartingPoint(recipe), folder / "baselines", names=["raw_pixels", "pca"])
     return folder
 
 

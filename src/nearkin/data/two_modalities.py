@@ -171,7 +171,7 @@ def modalities(
 
     >>> made = modalities(["a wren", "a gull"] * 2, ["Zaunkönig", "Möwe"] * 2)
     >>> made.train, made.train.samples[0]
-    (SampleSet(2 samples, 1 classes), ('a wren', 'Zaunkönig'))
+    (SampleSet(2 samples, 1 classes), ('a gull', 'Möwe'))
     """
     from nearkin.data.entrance import as_samples  # noqa: PLC0415  (it imports this file's neighbours)
 

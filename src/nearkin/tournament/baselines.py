@@ -31,7 +31,7 @@ from nearkin.model import describe
 from nearkin.networks import Embedder, WrappedNetwork
 from nearkin.observer import Observer
 from nearkin.protocols import prepared, scored, seal
-from nearkin.recipe.experiment import Experiment
+from nearkin.recipe.starting_point import StartingPoint
 from nearkin.tournament.outcomes import experiment_of
 from nearkin.tournament.terms import SeenData, Terms
 from nearkin.training import Description, Result, Run, TestEmbeddings
@@ -114,14 +114,14 @@ class _Start:
 class _Setting:
     """Where and on what baselines are run."""
 
-    experiment: Experiment
+    experiment: StartingPoint
     data_set: DataSet
     home: Path
     observer: Observer
 
 
 def run_baselines(
-    experiment: Experiment,
+    experiment: StartingPoint,
     folder: Path,
     observer: Observer | None = None,
     *,
@@ -215,7 +215,7 @@ def _starts(setting: _Setting) -> list[_Start]:
     return [start for start in starts if start is not None]
 
 
-def _learners_start(starts: Sequence[_Start], experiment: Experiment) -> _Start:
+def _learners_start(starts: Sequence[_Start], experiment: StartingPoint) -> _Start:
     pretrained = experiment.has_weights or experiment.has_own_module
     return starts[-1] if pretrained else starts[0]
 

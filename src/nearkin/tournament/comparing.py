@@ -10,7 +10,7 @@ from typing import Any
 from nearkin.display import observer_for
 from nearkin.observer import Observer
 from nearkin.recipe import Recipe
-from nearkin.recipe.experiment import Experiment
+from nearkin.recipe.starting_point import StartingPoint
 from nearkin.tournament.baselines import run_baselines
 from nearkin.tournament.grouping import group_outcomes
 from nearkin.tournament.outcomes import Outcome, Skipped, read_outcomes
@@ -117,7 +117,7 @@ def _add_baselines(outcomes: list[Outcome], folder: Path, observer: Observer) ->
         first = min(everybody, key=lambda one: one.seed or 0)
         assert first.terms is not None
         try:
-            experiment = Experiment(Recipe.parse(first.terms.settings, source=first.source))
+            experiment = StartingPoint(Recipe.parse(first.terms.settings, source=first.source))
             run_baselines(experiment, folder, observer, test_fingerprint=first.terms.data.test)
         except (ValueError, OSError, RuntimeError, ImportError) as error:
             notes.append(f"No baselines for {board.experiment}: {' '.join(str(error).split())}")

@@ -15,7 +15,7 @@ from nearkin.recipe.sections import ProtocolRecipe
 from nearkin.training import Protocol
 
 
-class Experiment:
+class StartingPoint:
     """What the runs of an experiment share before anything is trained.
 
     Args:
