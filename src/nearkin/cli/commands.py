@@ -22,6 +22,13 @@ ImportOption = Annotated[
         help="Import a module first, which registers losses, networks or whatever else; repeatable.",
     ),
 ]
+EmbeddingJobsOption = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, help="Processes that embed beside each other.")
+]
+EmbeddingRayOption = Annotated[
+    str | None,
+    typer.Option("--ray", help="The address of a Ray cluster to embed on, or 'local' to start one here."),
+]
 RecipeArgument = Annotated[
     str | None,
     typer.Argument(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from nearkin.cli.commands import EmbeddingJobsOption, EmbeddingRayOption
+
 
 def embed(
     model: Annotated[Path, typer.Argument(help="A finished run, or the folder of a saved model.")],
@@ -35,13 +37,8 @@ def embed(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a file that holds something else.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Processes that embed beside each other.")
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(help="The address of a Ray cluster to embed on, or 'local' to start one here."),
-    ] = None,
+    jobs: EmbeddingJobsOption = None,
+    ray: EmbeddingRayOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Embed files of any number, and go on where it stopped: the same command does both."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearkin.cli.commands import EmbeddingJobsOption, EmbeddingRayOption
 from nearkin.cli.index_display import JsonOption
 
 if TYPE_CHECKING:
@@ -58,13 +59,8 @@ def index(
         str | None,
         typer.Option("--list", metavar="WHAT", help="List outliers, label_errors or representatives."),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Processes that embed beside each other.")
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(help="The address of a Ray cluster to embed on, or 'local' to start one here."),
-    ] = None,
+    jobs: EmbeddingJobsOption = None,
+    ray: EmbeddingRayOption = None,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Measure queries per second and what searches miss.")
     ] = False,

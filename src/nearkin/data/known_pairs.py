@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
 
+import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 Others = Literal["unknown", "different"]
@@ -143,20 +146,9 @@ def joined(count: int, matches: Tensor) -> Tensor:
     >>> joined(5, torch.tensor([[0, 3], [3, 4]]))
     tensor([0, 1, 2, 0, 0])
     """
-    root = list(range(count))
-
-    def find(sample: int) -> int:
-        while root[sample] != sample:
-            root[sample] = root[root[sample]]
-            sample = root[sample]
-        return sample
-
-    for one, other in matches.tolist():
-        low, high = sorted((find(one), find(other)))
-        root[high] = low  # so that groups are numbered by their first sample
-    first = torch.tensor([find(sample) for sample in range(count)], dtype=torch.long)
-    groups: Tensor = first.unique(return_inverse=True)[1]
-    return groups
+    ones = np.ones(len(matches), dtype=np.int8)
+    edges = coo_array((ones, tuple(matches.T.numpy())), shape=(count, count))
+    return torch.from_numpy(connected_components(edges, directed=False)[1]).long()
 
 
 def _keys(pairs: Tensor, count: int) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nearkin.atomic import atomic_path
+from nearkin.data.known_pairs import joined
 from nearkin.evaluation import (
     Interval,
     Threshold,
@@ -182,7 +183,7 @@ def verify_pairs(
     similarity = torch.cat([(vectors[i] * vectors[j]).sum(dim=1).double() for i, j in some])
     if table.same is None:
         return PairsReport(table, similarity, model.threshold)
-    classes = _joined(len(places), first, second, table.same)
+    classes = joined(len(places), torch.stack([first, second], dim=1)[torch.tensor(table.same)])
     return _scored(table, similarity, model.threshold, classes[first], classes[second])
 
 
@@ -213,22 +214,6 @@ def _scored(
         note = f"no intervals: {error}"
         return PairsReport(table, similarity, threshold, scores, note=note, points=points)
     return PairsReport(table, similarity, threshold, scores, intervals, points=points)
-
-
-def _joined(count: int, first: Tensor, second: Tensor, same: Sequence[bool]) -> Tensor:
-    """``(count,)`` the class of every sample: those that true pairs join, directly or through others."""
-    root = list(range(count))
-
-    def find(sample: int) -> int:
-        while root[sample] != sample:
-            root[sample] = root[root[sample]]
-            sample = root[sample]
-        return sample
-
-    for one, other, true in zip(first.tolist(), second.tolist(), same, strict=True):
-        if true:
-            root[find(one)] = find(other)
-    return torch.tensor([find(sample) for sample in range(count)])
 
 
 def _truth(value: str | None, file: Path, number: int) -> bool:
