@@ -76,7 +76,9 @@ def test_vectors_and_texts_are_no_images():
     assert look_at(data.as_data_set((torch.rand(4, 3), [0, 0, 1, 1])).train) is None
 
 
-def test_photographs_get_a_pretrained_network_behind_a_cached_trunk(tmp_path, at_hand):
+@pytest.mark.parametrize("in_bf16", [True, False])
+def test_photographs_get_a_pretrained_network_behind_a_cached_trunk(tmp_path, at_hand, monkeypatch, in_bf16):
+    monkeypatch.setattr("nearkin.recipe.photographs.steps_are_faster_in_bf16", lambda: in_bf16)
     found = chosen(folder_of(tmp_path / "birds", size=(90, 70)), has_gpu=False)
     assert values_of(found) == {
         "network.name": LITE,
@@ -92,7 +94,7 @@ def test_photographs_get_a_pretrained_network_behind_a_cached_trunk(tmp_path, at
         "training.epochs": 40,
         "protocol.name": "retrained",
         "evaluation.select": "map_at_r",
-    }
+    } | ({"training.precision": "bf16"} if in_bf16 else {})
     assert all(reason for _, reason in found.values())
 
 

@@ -122,6 +122,16 @@ def test_bf16_trains(small_recipe, tmp_path):
     assert next(load_network(run).parameters()).dtype == torch.float32
 
 
+def test_scores_of_a_bf16_training_are_those_of_the_network_that_is_kept(small_recipe, tmp_path):
+    values = small_recipe | {"training": {"epochs": 1, "precision": "bf16"}}
+    run = new_run(tmp_path / "run", Recipe.parse(values))
+    opened = execute(run).result.opened
+    network = load_network(run)
+    images = network.preprocessing.normalize(opened.queries.samples.pixels[:5])
+    with torch.no_grad():
+        assert torch.allclose(network(images), opened.query_embeddings[:5], atol=1e-5)
+
+
 def test_the_trained_network_is_loaded_as_it_was(small_recipe, tmp_path):
     run = new_run(tmp_path / "run", Recipe.parse(small_recipe))
     opened = execute(run).result.opened

@@ -14,6 +14,7 @@ from nearkin.networks import EmbeddingNetwork, freeze_batch_norm
 from nearkin.networks.anatomy import Anatomy, make_backbone
 from nearkin.observer import Observer
 from nearkin.recipe.recipe import Recipe
+from nearkin.training.mixed_precision import autocast
 
 _BATCH = 24
 _ROUNDS = 2
@@ -242,7 +243,9 @@ def measured_speed(recipe: Recipe, stage: str | None, observer: Observer) -> Spe
     first = 0.0 if trunk is None else _seconds(lambda: trunk(images), device)
 
     def step() -> None:
-        rest.train()(inputs).square().mean().backward()
+        with autocast(recipe.training.precision, device):
+            rows = rest.train()(inputs)
+        rows.float().square().mean().backward()
 
     def score() -> None:
         with torch.inference_mode():

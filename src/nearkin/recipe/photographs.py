@@ -32,6 +32,7 @@ from nearkin.recipe.errors import RecipeError
 from nearkin.recipe.recipe import Recipe
 from nearkin.recipe.sections import NetworkRecipe
 from nearkin.training import Protocol
+from nearkin.training.mixed_precision import steps_are_faster_in_bf16
 
 Choices = dict[str, tuple[Any, str]]
 """Dotted keys, each with a value and the reason for it."""
@@ -274,6 +275,8 @@ def _fine_tuning(recipe: Recipe, look: Look, anatomy: Anatomy, *, behind_trunk: 
         found["network.freeze_batch_norm"] = True, why
     if recipe.loss.name in losses.names() and not losses.compares_samples(recipe.loss.name):
         found["loss.lr"] = _PROXIES_LEARNING_RATE, "proxies start afresh and learn faster than the network"
+    if steps_are_faster_in_bf16():
+        found["training.precision"] = "bf16", "steps are faster so on this machine; scores are float32"
     if behind_trunk:
         stage = anatomy.trunk(USUAL_SHARE)
         found["network.cached_trunk"] = stage, "there is no GPU: what comes before is computed once"

@@ -47,6 +47,8 @@ def _network(recipe: Recipe, task: Task) -> str:
 
 def _trained(recipe: Recipe, task: Task) -> str:
     head = "; the head starts as principal components" if recipe.network.pca_head else ""
+    precision = recipe.training.precision
+    head += "" if precision == "fp32" else f"; steps in {precision}"
     if recipe.network.cached_trunk is None:
         return f"all of it{head}"
     crops = recipe.network.cached_crops

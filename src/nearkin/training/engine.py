@@ -42,6 +42,7 @@ from nearkin.training.averaging import WeightAverage
 from nearkin.training.class_slices import ClassSlices
 from nearkin.training.distributed import Processes, build_accelerator
 from nearkin.training.gradient_caching import backward_in_chunks, refuse_trained_batch_norm
+from nearkin.training.mixed_precision import MixedPrecision, autocast
 from nearkin.training.optimizers import refuse_forgotten_parameters, refuse_sampled_classes
 from nearkin.training.protocol import Scorer
 from nearkin.training.result import DataSummary, NetworkResult, SplitSummary
@@ -171,15 +172,12 @@ class _Training:
         optimizer = _optimizer(task, trained_part, loss)
         self.backbone_parameters = [p for p in trained_part.backbone.parameters() if p.requires_grad]
         # The processes meet in this loop, not in a wrapper: see nearkin.training.distributed.
-        self.network, self.loss = (
-            self.accelerator.prepare_model(module, evaluation_mode=True) for module in (trained_part, loss)
-        )
+        self.network, self.loss = trained_part, loss.to(self.accelerator.device)
         # What the loss sees of a batch: embeddings, and features beside them where it asks for them.
-        self.seen_network = self.network
+        self.seen_network: Network | WithFeatures = self.network
         if asks_for_features:
-            self.seen_network = self.accelerator.prepare_model(
-                WithFeatures(self.network), evaluation_mode=True
-            )
+            self.seen_network = WithFeatures(self.network)
+        self.stepping_network = MixedPrecision(self.seen_network, self.settings.precision)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.scheduler = task.schedule.scheduler(
             optimizer,
@@ -269,8 +267,11 @@ class _Training:
         ids = self._gather(indices)
         handed = {"ids": ids} if self.asks_for_ids else {}
         if self.teacher is not None:
-            handed["teacher"] = self._gather(self.teacher.embed(inputs, self.settings.chunk))
+            with autocast(self.settings.precision, self.accelerator.device):
+                taught = self.teacher.embed(inputs, self.settings.chunk).float()
+            handed["teacher"] = self._gather(taught)
             if self.teacher_shows_features:
+                assert isinstance(self.seen_network, WithFeatures)
                 handed["teacher"], handed["teacher_features"] = self.seen_network.parted(handed["teacher"])
         if self.asks_for_clusters and self.sampler.clusters is not None:
             handed["clusters"] = self.sampler.clusters.to(ids.device)[ids]
@@ -286,7 +287,7 @@ class _Training:
 
         try:
             value = backward_in_chunks(
-                self.seen_network,
+                self.stepping_network,
                 inputs,
                 mean_of_group,
                 chunk=self.settings.chunk,
@@ -355,13 +356,13 @@ class _Training:
             row["seconds"] = round(seconds, 3)
         with nullcontext() if self.average is None else self.average.in_place():
             if self.settings.keep_epochs:
-                self.run.write_epoch(self.epoch, self.accelerator.unwrap_model(self.network).state_dict())
+                self.run.write_epoch(self.epoch, self.network.state_dict())
             if self.validation is not None:
                 row |= self._validation_scores()
             # What a pretrained network knew may serve the validation classes best; random weights cannot.
             if (self.epoch or self.task.pretrained) and self._is_best(row):
                 self.best = row
-                weights = self.accelerator.unwrap_model(self.network).state_dict()
+                weights = self.network.state_dict()
                 self.best_weights = {name: value.detach().clone() for name, value in weights.items()}
         self.rows.append(row)
         self.run.write_metrics(self.rows)
@@ -403,10 +404,10 @@ class _Training:
 
     def _finish(self) -> NetworkResult:
         assert self.best is not None
-        self.accelerator.unwrap_model(self.network).load_state_dict(self.best_weights)
+        self.network.load_state_dict(self.best_weights)
         merge_lora(self.embedder.network)
         self.embedder.network.eval()
-        for finding in base_of(self.accelerator.unwrap_model(self.loss)).findings():
+        for finding in base_of(self.loss).findings():
             self.observer.note(finding)
         selected_on = validation = None
         threshold = self.threshold
@@ -456,8 +457,8 @@ class _Training:
         moments, optimizer = optimizer_state(self.optimizer)
         tensors = {
             "random_state": self.processes.random_states(),
-            "network": self.accelerator.unwrap_model(self.network).state_dict(),
-            "loss": self.slices.collect_loss(self.accelerator.unwrap_model(self.loss).state_dict()),
+            "network": self.network.state_dict(),
+            "loss": self.slices.collect_loss(self.loss.state_dict()),
             "best": self.best_weights,
             "average": {} if self.average is None else self.average.tensors(),
             "teacher": {} if self.teacher is None else self.teacher.tensors(),
@@ -485,8 +486,8 @@ class _Training:
         tensors, state = grouped(checkpoint.tensors), checkpoint.state
         refuse_other_samples(state["data"], self.contents)
         self.processes.set_random_states(tensors["random_state"])
-        self.accelerator.unwrap_model(self.network).load_state_dict(tensors["network"])
-        self.accelerator.unwrap_model(self.loss).load_state_dict(self.slices.own_loss(tensors["loss"]))
+        self.network.load_state_dict(tensors["network"])
+        self.loss.load_state_dict(self.slices.own_loss(tensors["loss"]))
         self.best_weights = tensors["best"]
         if self.average is not None:
             self.average.load_tensors(tensors["average"])
