@@ -79,6 +79,12 @@ def test_json_is_the_same_as_python_says(desk, nearkin):
     assert found["hits"][0]["similarity"] == pytest.approx(hits[0].similarity)
     several = json.loads(ran(nearkin, "search", "photos.index", query, query, "--approximate", "--json"))
     assert len(several) == 2
+    (graph,) = [*(desk / "photos.index").rglob("graph.usearch")]
+    graph.unlink()
+    assert "making the graph of approximate search" in ran(
+        nearkin, "search", "photos.index", query, "--approximate"
+    )
+    assert "making the graph" not in ran(nearkin, "search", "photos.index", query, "--approximate")
     groups = json.loads(ran(nearkin, "clusters", "photos.index", "-n", "3", "--least", "1", "--json"))
     assert sum(len(group["items"]) for group in groups) == 20
 

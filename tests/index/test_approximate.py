@@ -57,6 +57,15 @@ def test_it_follows_what_is_added_changed_and_removed(store):
     assert recall(store, queries, where={"label": "3"}) == 1  # which is exact
 
 
+def test_making_the_graph_tells_how_far_it_is_and_is_not_repeated(store):
+    told = []
+    store.make_graph(lambda done, total: told.append((done, total)))
+    assert told[-1] == (COUNT, COUNT)
+    store.make_graph(lambda done, total: told.append("again"))
+    assert "again" not in told
+    assert recall(store, vectors(20, 1)) > 0.95
+
+
 class NoRows:
     """NumPy for a graph to which no row may be added."""
 

@@ -76,7 +76,7 @@ def index(
     twice.
     """
     from nearkin.cli.app import stopped
-    from nearkin.cli.index_display import progress_of
+    from nearkin.cli.index_display import make_graph, progress_of
     from nearkin.registry import nearest_name
 
     if show is not None and show not in _LISTS:
@@ -92,6 +92,8 @@ def index(
             except KeyboardInterrupt:
                 raise stopped() from None
         missing = opened.missing()
+        if evaluate:
+            make_graph(opened, on_stderr=json)
         report = _Report(
             opened,
             added,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,6 +54,21 @@ def progress_of(stage: str, *, on_stderr: bool) -> Iterator[Any]:
         yield display
     finally:
         display.end()
+
+
+def make_graph(index: Index, *, on_stderr: bool) -> None:
+    """What approximate search needs; how far it is is shown where there is anything to do."""
+    with ExitStack() as shown:
+        display: Any = None
+
+        def progress(done: int, total: int) -> None:
+            nonlocal display
+            if display is None:
+                stage = "making the graph of approximate search"
+                display = shown.enter_context(progress_of(stage, on_stderr=on_stderr))
+            display.progress(done, total)
+
+        index.make_graph(progress)
 
 
 def print_json(value: Any) -> None:

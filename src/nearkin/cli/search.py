@@ -30,11 +30,13 @@ def search(
     show: OpenOption = False,
 ) -> None:
     """Find what is most like a picture or a text, by the cosine of the embeddings."""
-    from nearkin.cli.index_display import filter_from, open_sheet, print_hits, print_json
+    from nearkin.cli.index_display import filter_from, make_graph, open_sheet, print_hits, print_json
     from nearkin.index import Index
 
     wanted: Any = rerank
     with Index.open(index) as opened:
+        if approximate:
+            make_graph(opened, on_stderr=json)
         found = opened.search(queries, k, filter_from(where), approximate=approximate, rerank=wanted)
         if json:
             print_json(

@@ -35,6 +35,7 @@ from nearkin.index.filters import Where
 from nearkin.index.graph import Graph
 from nearkin.index.items import Item, NewItem
 from nearkin.index.scan import Codes, Matrix, Rows, lengths_of, search_float32, search_int8, to_codes
+from nearkin.index.sources import Progress
 from nearkin.index.store import Change, Nearest
 from nearkin.index.vector_file import VectorFile
 
@@ -300,6 +301,11 @@ class EmbeddedStore:
                 )
             ids = self._ids_of(now, found.rows)
         return Nearest(ids, found.similarities.clamp(max=1.0))
+
+    def make_graph(self, progress: Progress | None = None) -> None:
+        """Make what approximate search needs, or add to it what is new; a search does so as well."""
+        with self._reading() as now:
+            self._graph.make(now.matrix, now.generation, removed=self._removed(now), progress=progress)
 
     def count(self, where: Where | None = None) -> int:
         """How many items there are."""

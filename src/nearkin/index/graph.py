@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nearkin.atomic import atomic_path, write_json
 from nearkin.index.scan import Found, Matrix, Rows, ordered
+from nearkin.index.sources import Progress
 
 CONNECTIVITY = 16
 EXPANSION_ADD = 128
@@ -71,7 +72,20 @@ class Graph:
         outside = (keys < 0) | (keys >= len(matrix)) | np.isin(keys, excluded) | np.isin(keys, removed)
         return ordered(matrix, torch.from_numpy(np.where(outside, -1, keys)), queries, k)
 
-    def _fitting(self, matrix: Matrix, generation: int, removed: Rows) -> Any:
+    def make(self, matrix: Matrix, generation: int, *, removed: Rows, progress: Progress | None) -> None:
+        """Let the graph have all rows, which takes minutes for a million of them.
+
+        Args:
+            matrix: As in :meth:`search`.
+            generation: As there.
+            removed: As there.
+            progress: Called with the rows done and the number of all, where any are new.
+        """
+        self._fitting(matrix, generation, removed, progress)
+
+    def _fitting(
+        self, matrix: Matrix, generation: int, removed: Rows, progress: Progress | None = None
+    ) -> Any:
         """The graph with all rows of the matrix in it but the removed ones."""
         with self._lock:
             if self._graph is None or self._generation != generation:
@@ -80,6 +94,8 @@ class Graph:
             for start in range(self._rows, len(matrix), _ROWS_AT_A_TIME):
                 rows = np.arange(start, min(start + _ROWS_AT_A_TIME, len(matrix)))
                 self._graph.add(rows, matrix[rows], threads=torch.get_num_threads())
+                if progress is not None:
+                    progress(start + len(rows), len(matrix))
             self._rows = max(self._rows, len(matrix))
             if len(removed):
                 self._graph.remove(removed[self._graph.contains(removed)])

@@ -20,6 +20,7 @@ from nearkin.data.decoding import BrokenImageError
 from nearkin.data.samples import Samples
 from nearkin.index import groups
 from nearkin.index.ahead import embedded_ahead, shards_by_content
+from nearkin.index.embedded import EmbeddedStore
 from nearkin.index.evaluating import IndexEvaluation, evaluate
 from nearkin.index.filters import Where
 from nearkin.index.groups import Group
@@ -440,6 +441,15 @@ class Index:
         found = self.search_vectors(vectors, k, where, exclude, approximate=approximate, rerank=rerank)
         return found[0] if _is_one(query, len(found)) else found
 
+    def make_graph(self, progress: Progress | None = None) -> None:
+        """Make what approximate search needs beforehand: minutes for a million items. Servers have it.
+
+        Args:
+            progress: Called with the items done and the number of all, where any are new.
+        """
+        if isinstance(self.store, EmbeddedStore):
+            self.store.make_graph(progress)
+
     def search_vectors(
         self,
         vectors: Tensor,
@@ -477,6 +487,8 @@ class Index:
         self, *, queries: int = 1000, k: int = 10, approximate: bool = True, seed: int = 0
     ) -> IndexEvaluation:
         """Queries per second, and what int8 and approximate search miss of exact float32 search.
+
+        A graph that is not made yet is made silently: :meth:`make_graph` shows how far it is.
 
         Args:
             queries: So many items, drawn at random, are searched for among all others.
