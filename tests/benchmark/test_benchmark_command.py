@@ -134,3 +134,18 @@ def test_the_live_table_shows_who_is_how_far_and_the_time_left(glyphs_root, tmp_
     shown = terminal.file.getvalue()
     assert "2 running · 2 waiting · about 1 min 45 s left" in shown
     assert "epoch 1/2" in shown
+
+
+def test_off_a_terminal_a_long_silence_is_broken_by_a_line(glyphs_root, tmp_path, monkeypatch):
+    pipe = Console(file=io.StringIO(), force_terminal=False, width=80, highlight=False)
+    monkeypatch.setattr(watching, "console", pipe)
+    now = [0.0]
+    monkeypatch.setattr("nearkin.benchmark.progress.time.monotonic", lambda: now[0])
+    runs = Plan.parse(tiny_plan(glyphs_root, seeds=[0, 1])).runs()
+    board = Board([RunProgress(run, Run(tmp_path / run.name, run.description())) for run in runs], "runs")
+    board.runs[0].begin()
+    display = BoardDisplay()
+    for now[0] in (10.0, 29.0, 31.0, 32.0):
+        display.look(board)
+    expected = f"{runs[0].name} epoch 0/2 · 1 running · 3 waiting · estimating the time left\n"
+    assert pipe.file.getvalue() == expected, "one line, however long"

@@ -1,7 +1,8 @@
-"""How the runs of a plan get on, for people: a live table in a terminal, elsewhere a line for every run."""
+"""How the runs of a plan get on, for people: a live table in a terminal, elsewhere lines."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from rich.console import Group, RenderableType
@@ -14,13 +15,15 @@ from nearkin.display.console import console
 from nearkin.training import Result
 
 _BAR = 20
+_SILENCE = 30.0  # seconds, off a terminal
 
 
 class BoardDisplay(BoardObserver):
-    """A live table in a terminal; elsewhere a line for every run that ends."""
+    """A live table in a terminal; elsewhere a line for every run that ends, and one after a long silence."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
+        self._spoke = time.monotonic()
 
     def begin(self, board: Board) -> None:
         """Start the live table."""
@@ -29,12 +32,16 @@ class BoardDisplay(BoardObserver):
             self._live.start()
 
     def look(self, board: Board) -> None:
-        """Draw the table anew."""
+        """Draw the table anew, or say how far the runs are if nothing has been said for long."""
         if self._live is not None:
             self._live.update(_table(board))
+        elif time.monotonic() - self._spoke >= _SILENCE:
+            self._spoke = time.monotonic()
+            console.print(_at_work(board), soft_wrap=True)
 
     def ended(self, board: Board, progress: RunProgress) -> None:
         """Print a line above the table."""
+        self._spoke = time.monotonic()
         ended = len(board.in_state("done", "failed"))
         console.print(_line(progress, f"{ended}/{len(board.runs)}"))
 
@@ -78,6 +85,15 @@ def _table(board: Board) -> RenderableType:
             "by another process" if progress.state == "elsewhere" else "" if left is None else duration(left),
         )
     return Group(table, Text(_counts(board), "bold"))
+
+
+def _at_work(board: Board) -> Text:
+    """One line: what is being worked on, and how much is left."""
+    running = [
+        f"{progress.planned.name} epoch {progress.epoch}/{progress.epochs}"
+        for progress in board.in_state("running")
+    ]
+    return Text(" · ".join([*running, _counts(board)]), "dim")
 
 
 def _counts(board: Board) -> str:
