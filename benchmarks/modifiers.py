@@ -8,6 +8,10 @@ A study has two parts, and both go on where they were stopped. First the weight 
 for each loss, on validation classes: test classes stay sealed. Then the packaged plan (``nearkin benchmark
 modifiers``, ``modifiers_cub``) is run with these weights. Everything lies below ``--folder``; ``--small``
 tries the way through with tiny trainings.
+
+What networks reach that are trained with fewer dimensions is read from the study's folder ``smaller``:
+
+    nearkin benchmark modifiers_cub --set 'embedding_dims=[64]' --set 'modifiers=["none"]' -o …
 """
 
 from __future__ import annotations
@@ -161,6 +165,37 @@ def verdicts(found: Mapping[tuple[str, str], Cell]) -> list[str]:
     return [f"- **{verdict}**: {', '.join(pairs) if pairs else 'none'}" for verdict, pairs in said.items()]
 
 
+def beginnings(folder: Path) -> list[str]:
+    """The first dimensions after a matryoshka beside networks that were trained with so few, or nothing.
+
+    Args:
+        folder: Of a study. ``smaller`` in it has runs of the bare losses with fewer dimensions.
+    """
+    if not (folder / "smaller").is_dir():
+        return []
+    small: dict[tuple[str, int], list[Outcome]] = defaultdict(list)
+    for outcome in read_outcomes([folder / "smaller"]).outcomes:
+        if outcome.result is not None:
+            small[outcome.loss, outcome.result.recipe["network"]["embedding_dim"]].append(outcome)
+    whole: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for outcome in read_outcomes([folder / "runs"]).outcomes:
+        if outcome.result is not None and modifier_of(outcome) == "matryoshka":
+            for size, scores in outcome.result.test_by_size.items():
+                whole[outcome.loss, size].append(scores.recall_at[1])
+    lines = [
+        "| loss | dimensions | trained with so few, % | over classes | the first of a matryoshka, % |",
+        "|---|---:|---:|---|---:|",
+    ]
+    for (loss, size), outcomes in small.items():
+        cell, first = _cell(outcomes), whole[loss, size]
+        around = mean_intervals({"recall": 100 * cell.right}, cell.labels)["recall"]
+        of_whole = f"{100 * statistics.fmean(first):.2f}" if first else "–"
+        lines.append(
+            f"| {loss} | {size} | {around.value:.2f} | {around.low:.2f} to {around.high:.2f} | {of_whole} |"
+        )
+    return ["", "The beginnings of embeddings, means over the seeds:", "", *lines]
+
+
 def page(folder: Path) -> str:
     """The page, of all studies below a folder."""
     lines = [
@@ -183,6 +218,7 @@ def page(folder: Path) -> str:
             f"- {loss}: {', '.join(f'{modifier} {weight:g}' for modifier, weight in of_loss.items())}"
             for loss, of_loss in weights.items()
         ]
+        lines += beginnings(folder / study)
     return "\n".join(lines) + "\n"
 
 

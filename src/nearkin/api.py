@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nearkin.allocation import keep_freed_memory
 from nearkin.data.per_sample import as_transform
 from nearkin.display import observer_for
 from nearkin.evaluation.reranking import checked_rerankings
@@ -64,6 +65,7 @@ def train(
     >>> 0 <= run.result.test.recall_at[1] <= 1
     True
     """
+    keep_freed_memory()
     recipe = recipe_of(data, network=network, loss=loss, **settings)
     return carry_out(recipe, output=output, final=final, progress=progress)
 
@@ -91,6 +93,7 @@ def load(
     Raises:
         ValueError: There is no model; the message says what is missing.
     """
+    keep_freed_memory()
     folder = Path(path) if fold is None else _of_fold(Path(path), fold)
     given = {"network": network, "transform": _transform_of(transform, collate)}
     if is_model(folder) or list(folder.glob("network-*/model.json")):
@@ -244,6 +247,7 @@ def evaluate(
             much to learn from.
         progress: Whether to show progress, or who is told about it.
     """
+    keep_freed_memory()
     checked_rerankings(rerank)  # before anything takes time
     finished = run if isinstance(run, Run) else Run.existing(run)
     observer = observer_for(progress)
@@ -298,6 +302,7 @@ def tune(
         The search: ``search.best()``, ``search.records()``, and ``search.best_run()``, finished unless
         ``search_only``.
     """
+    keep_freed_memory()
     from nearkin.recipe.searching import searched  # noqa: PLC0415  (imports torch)
     from nearkin.tuning.plan import plan_search  # noqa: PLC0415  (imports Optuna)
     from nearkin.tuning.search import Search, refuse_unknown  # noqa: PLC0415
@@ -329,6 +334,7 @@ def tournament(data: Any = None, **options: Any) -> Standings:
     Options are those of :func:`nearkin.tournament.playing.play`; all others are settings of the runs, as in
     :func:`train`.
     """
+    keep_freed_memory()
     from nearkin import tournament as room  # noqa: PLC0415
 
     return room(data, **options)

@@ -74,3 +74,14 @@ def test_quoted_rows_are_among_those_that_are_measured():
     for one in quote.QUOTES:
         for row in one.rows if one.result in measured else ():
             assert {"floor", "ours", *(peer for _, peer in one.beside)} <= set(measured[one.result][row])
+
+
+@pytest.mark.slow
+def test_the_speed_run_runs(shared):
+    found = run(
+        str(BENCHMARKS / "cub_speedrun.py"), "--images", "130", "--runs", "1", "--shared", str(shared)
+    )
+    assert found.returncode == 0, found.stderr
+    (lap,) = json.loads(found.stdout.splitlines()[-1])
+    assert lap["flops"] > 0
+    assert lap["recall_at_1"] > 0.5, "ten classes"

@@ -63,7 +63,7 @@ def test_the_verdicts_follow_the_intervals():
 
 
 @pytest.mark.slow
-def test_a_small_study_from_its_command_to_its_page(tmp_path, monkeypatch):
+def test_a_small_study_from_its_command_to_its_page(tmp_path, monkeypatch, nearkin):
     assert (BENCHMARKS / "modifiers.py").exists()
     monkeypatch.chdir(tmp_path)
     study.main(["glyphs", "--small", "--jobs", "2", "--page", "page.md"])
@@ -71,6 +71,24 @@ def test_a_small_study_from_its_command_to_its_page(tmp_path, monkeypatch):
     assert "## Glyphs" in text
     assert "Seeds 0, 1, 2." in text
     assert "- triplet: s2sd 1, mixup 0.1, distil 0.003" in text
+    assert "beginnings" not in text
+    tiny = [f"--set={one}" for one in study.SMALL]
+    few = [
+        "--set=embedding_dims=[32]",
+        '--set=modifiers=["none"]',
+        '--set=losses=["triplet"]',
+        "--set=seeds=[0]",
+    ]
+    assert nearkin("benchmark", "modifiers", *tiny, *few, "-o", "studies/modifiers/glyphs/smaller")[0] == 0
+    study.main(["--page", "page.md"])
+    kept = study.read_outcomes([tmp_path / "studies/modifiers/glyphs/runs"]).outcomes
+    first = [
+        one.result.test_by_size[32].recall_at[1]
+        for one in kept
+        if one.loss == "triplet" and study.modifier_of(one) == "matryoshka"
+    ]
+    assert len(first) == 3
+    assert f"| {100 * sum(first) / 3:.2f} |" in (tmp_path / "page.md").read_text().split("beginnings")[1]
     assert (
         len(re.findall(r"^\| (?:multi_similarity|proxy_anchor|margin|triplet) \|", text, re.MULTILINE)) == 4
     )

@@ -86,3 +86,24 @@ def test_wrong_values_are_named():
         networks.build("convnet", embedding_dim=2, pooling="agv")
     with pytest.raises(ValueError, match="unknown network 'resnet5'"):
         networks.build("resnet5", embedding_dim=2)
+
+
+def test_large_images_go_through_a_processor_a_few_at_a_time(monkeypatch):
+    seen = []
+    network = networks.build("lenet", embedding_dim=4, size=28)
+    network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    pixels = torch.randint(0, 255, (50, 1, 28, 28), dtype=torch.uint8)
+    samples = SampleSet(ImageArray(pixels), [0] * 50)
+    whole = networks.embed(network, samples, batch_size=40)
+    assert seen == [40, 10]
+    seen.clear()
+    monkeypatch.setattr("nearkin.networks.embedding._NUMBERS_AT_A_TIME", 15 * 28 * 28 + 100)
+    told = []
+    parts = networks.embed(network, samples, batch_size=40, progress=lambda *done: told.append(done))
+    assert seen == [15, 15, 10, 10]
+    assert told == [(40, 50), (50, 50)]
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=0)
+    seen.clear()
+    monkeypatch.setattr("nearkin.networks.embedding._NUMBERS_AT_A_TIME", 1)
+    networks.embed(network, samples, batch_size=20)
+    assert seen == [8, 8, 4, 8, 8, 4, 8, 2], "never one by one"
