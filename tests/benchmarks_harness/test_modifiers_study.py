@@ -74,7 +74,7 @@ def test_a_small_study_from_its_command_to_its_page(tmp_path, monkeypatch, neark
     assert "beginnings" not in text
     tiny = [f"--set={one}" for one in study.SMALL]
     few = [
-        "--set=embedding_dims=[32]",
+        "--set=recipe.network.embedding_dim=32",
         '--set=modifiers=["none"]',
         '--set=losses=["triplet"]',
         "--set=seeds=[0]",
