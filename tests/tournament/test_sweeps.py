@@ -110,3 +110,11 @@ def test_losses_networks_and_sizes_are_compared_elsewhere(make_run, tmp_path):
     make_run("npair", noise=1.0)
     make_run("triplet", noise=1.0, **{"network.embedding_dim": 32})
     assert sweeps(read_outcomes([tmp_path / "runs"]).outcomes, "recall_at_1") == []
+
+
+def test_an_interval_of_a_share_does_not_leave_its_range():
+    mean = Mean.of_shares([0.9, 0.99, 0.93], alpha=0.05)
+    low, high = Mean.of([0.9, 0.99, 0.93], alpha=0.05).interval
+    assert high > 1
+    assert mean.interval == (low, 1.0)
+    assert Mean.of_shares([0.9], alpha=0.05).interval is None

@@ -34,6 +34,15 @@ class Mean:
     interval: tuple[float, float] | None
 
     @classmethod
+    def of_shares(cls, values: Sequence[float], alpha: float) -> Mean:
+        """Of one share per seed: no interval leaves [0, 1]."""
+        mean = cls.of(values, alpha)
+        if mean.interval is None:
+            return mean
+        low, high = mean.interval
+        return cls(mean.value, (max(low, 0.0), min(high, 1.0)))
+
+    @classmethod
     def of(cls, values: Sequence[float], alpha: float) -> Mean:
         """Of one value per seed."""
         value = statistics.fmean(values)
@@ -169,8 +178,8 @@ def _swept(value: Any, runs: Sequence[Outcome], metric: str, alpha: float) -> Sw
     return SweptValue(
         value=value,
         runs=tuple(runs),
-        test=Mean.of([run.scores[metric] for run in runs], alpha),
-        validation=Mean.of(scores, alpha) if len(scores) == len(runs) else None,
+        test=Mean.of_shares([run.scores[metric] for run in runs], alpha),
+        validation=Mean.of_shares(scores, alpha) if len(scores) == len(runs) else None,
         validation_classes=held_out[0] if held_out else 0,
     )
 
