@@ -40,6 +40,7 @@ MODULES = {
     "input": "input",
     "training": "training",
     "trunk": "trunk",
+    "precision": "precision",
     "export": "export",
     "classical": "classical",
     "classical_more": "classical",

@@ -154,6 +154,13 @@ QUOTES = (
         (("the trunk frozen", "frozen"), ("the whole network trained", "full")),
     ),
     Quote(
+        "a step of training after a cached trunk in bf16, the same network",
+        "precision",
+        ["a step after blocks.4, batch 120"],
+        "its matrix products",
+        (("torch's own bf16", "torch's bf16"), ("float32", "float32")),
+    ),
+    Quote(
         "LMNN on digits (1,797 × 64), one thread",
         "classical",
         ["digits (1,797 × 64), lmnn"],
