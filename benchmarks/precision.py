@@ -3,9 +3,9 @@
     python benchmarks/precision.py
 
 The part of EfficientNet-Lite0 that comes after ``blocks.4``, with random weights, a batch of 120 images of
-256 pixels, and AdamW. Torch's autocast leaves the backward pass of depthwise convolutions to oneDNN's bf16; ours
-computes that one in float32. The floor is the matrix products of the step in bf16: three for every pointwise
-convolution and for the head. It needs a processor with instructions for bf16.
+256 pixels, and AdamW. Torch's autocast leaves the backward pass of depthwise convolutions to oneDNN's bf16;
+ours computes that one in float32. The floor is the matrix products of the step in bf16: three for every
+pointwise convolution and for the head. It needs a processor with instructions for bf16.
 """
 
 from __future__ import annotations
