@@ -139,6 +139,17 @@ def test_what_was_searched_early_is_trained_in_full_to_find_the_epoch(recipe, tm
     assert vault.opened == 2
 
 
+@pytest.mark.parametrize("said", [{}, {"name": "retrained", "validation_share": 0.25}])
+def test_what_leaves_the_validation_classes_out_is_not_retrained_on_them(said, recipe):
+    """Photographs are retrained on all classes unless their protocol is said."""
+    what = searched(Recipe.parse(recipe.said | {"protocol": said}))
+    protocol = what.of_validated({"loss.margin": 0.2}).protocol
+    assert protocol.name == "fixed_validation"
+    assert "name" in what.of_validated({}).said["protocol"]
+    assert protocol.keywords["validation_share"] == said.get("validation_share", 0.3)
+    assert what.of_validated({"loss.margin": 0.2}).complete()["loss"]["margin"] == 0.2
+
+
 def test_halving_trains_the_better_half_on(recipe, tmp_path, monkeypatch):
     vault = poison_test_splits(monkeypatch)
     plan = plan_search(searched(recipe), sampler="halving", trials=4)

@@ -44,6 +44,10 @@ class SearchedRecipe:
         """The recipe of a trial."""
         return self.recipe.changed(values)
 
+    def of_validated(self, values: Values) -> Recipe:
+        """The recipe of a training like a trial's, whose network is kept: validation classes teach nothing."""
+        return self.recipe.changed(values | {"protocol.name": "fixed_validation"})
+
     def of_retraining(self, values: Values, epoch: int) -> Recipe:
         """The recipe of the retraining: all training classes, as far as the epoch that validation chose."""
         epochs = self.recipe.training.epochs

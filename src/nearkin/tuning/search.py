@@ -248,7 +248,7 @@ class Search:
 
     def validated_recipe(self) -> Recipe:
         """The recipe with the best trial's values on the trial's classes, the validation classes left out."""
-        return self.plan.searched.of_trial(self.best().values)
+        return self.plan.searched.of_validated(self.best().values)
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per trial that is over: its number, what was tried, and what came of it."""
