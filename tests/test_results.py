@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from nearkin.tournament.published import VALIDATION, published
+from nearkin.tournament.sweeps import Mean
 from test_documents import ROOT
 
 if sys.version_info >= (3, 11):
@@ -221,3 +223,83 @@ def test_archiving_keeps_scores_recipes_and_the_report(archiving, tmp_path):
     assert (tmp_path / "first" / "recipes.zip").read_bytes() == (
         tmp_path / "second" / "recipes.zip"
     ).read_bytes()
+
+
+def table_of(name: str) -> list[dict[str, float]]:
+    with (RESULTS / name).open(encoding="utf-8", newline="") as file:
+        return [{key: float(value) for key, value in one.items()} for one in csv.DictReader(file)]
+
+
+def split_scores(share: float, key: str) -> list[float]:
+    return [100 * one[key] for one in table_of("split_ratios.csv") if one["validation_share"] == share]
+
+
+def test_the_table_of_splits_is_the_csvs_beside_the_thesis():
+    printed = {
+        round(int(one.contender.rpartition("/")[2]) / 100, 4): one.scores
+        for one in published("thesis_table_14")
+    }
+    for share in (0.3, 0.2, 0.1, 0.05):
+        cells = [f"{round(100 - 100 * share)}/{round(100 * share)}"]
+        for key in ("validation_recall_at_1", "test_recall_at_1"):
+            seeds = split_scores(share, key)
+            assert len(seeds) == 3
+            found = Mean.of_shares([value / 100 for value in seeds], 0.05)
+            low, high = found.interval
+            cells.append(f"{100 * found.value:.2f} ({100 * low:.1f} to {100 * high:.1f})")
+        cells += [f"{100 * printed[share][key]:.2f}" for key in (VALIDATION, "recall_at_1")]
+        assert f"| {' | '.join(cells)} |" in page("split_ratios.md")
+
+
+def test_what_the_page_of_splits_concludes():
+    text = " ".join(page("split_ratios.md").split())
+    tests = {share: split_scores(share, "test_recall_at_1") for share in (0.3, 0.2, 0.1, 0.05)}
+    spread = max(max(seeds) - min(seeds) for seeds in tests.values())
+    means = {share: mean(seeds) for share, seeds in tests.items()}
+    assert f"up to {spread:.1f} points apart" in text
+    assert f"the means of the four splits {max(means.values()) - min(means.values()):.1f}" in text
+    assert max(means, key=means.get) == 0.1
+    runs = table_of("split_ratios.csv")
+    assert [one["epoch"] for one in runs if one["validation_share"] == 0.05] == [4, 1, 4]
+    assert {one["epoch"] for one in runs if one["validation_share"] != 0.05} == {5, 6}
+    assert min(runs, key=lambda one: one["test_recall_at_1"])["epoch"] == 1
+    for share, seeds in tests.items():
+        differences = [one - two for one, two in zip(tests[0.1], seeds, strict=True)]
+        if share != 0.1:
+            assert Mean.of(differences, 0.05 / 3).interval[0] < 0, "cannot be told apart"
+
+
+def test_the_table_of_the_search_is_the_csvs_beside_the_thesis():
+    trials, text = table_of("thesis_search.csv"), page("thesis_search.md")
+    assert len(trials) == 122
+    start = 0
+    kept = {"alpha": 2.0, "beta": 50.0, "margin": 0.5, "epsilon": 0.1}
+    defaults, names = dict(kept), {"alpha": "α", "beta": "β", "margin": "margin λ", "epsilon": "ε"}
+    near = {}
+    for key, count, thesis in (
+        ("alpha", 50, 18),
+        ("beta", 50, 76),
+        ("margin", 11, 0.8),
+        ("epsilon", 11, 0.4),
+    ):
+        block = trials[start : start + count]
+        start += count
+        assert len({one[key] for one in block}) == count
+        assert all(one[other] == kept[other] for one in block for other in kept if other != key)
+        best = max(block, key=lambda one: one["validation_map_at_r"])
+        kept[key] = best[key]
+        scores = [100 * one["validation_map_at_r"] for one in block]
+        near[key] = sum(max(scores) - score < 0.5 for score in scores)
+        cells = [
+            f"{defaults[key]:g}",
+            f"{best[key]:g}",
+            f"{max(scores):.2f}",
+            f"{min(scores):.2f}",
+            f"{thesis:g}",
+        ]
+        assert re.search(rf"\| {names[key]} \| [^|]+ \| {count} \| {re.escape(' | '.join(cells))} \|", text)
+    assert (near["alpha"], near["beta"]) == (6, 11)
+    gained = 100 * (max(one["validation_map_at_r"] for one in trials) - trials[0]["validation_map_at_r"])
+    assert f"gained {gained:.2f} points" in text
+    default = next(one for one in table_of("split_ratios.csv") if one["validation_share"] == 0.3)
+    assert f"| {100 * default['test_recall_at_1']:.2f} | 21.28 |" in text

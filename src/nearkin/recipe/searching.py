@@ -45,7 +45,7 @@ class SearchedRecipe:
         return self.recipe.changed(values)
 
     def of_validated(self, values: Values) -> Recipe:
-        """The recipe of a training like a trial's, whose network is kept: validation classes teach nothing."""
+        """The recipe of a training like a trial's whose network is kept: validation classes teach nothing."""
         return self.recipe.changed(values | {"protocol.name": "fixed_validation"})
 
     def of_retraining(self, values: Values, epoch: int) -> Recipe:
