@@ -154,7 +154,11 @@ def _images(paths: Sequence[Path]) -> NamedSamples:
 
 
 def _state(file: Path) -> str:
-    about = file.stat()
+    """What changes when a file does; one that is not there (a link to nothing) has a state, too."""
+    try:
+        about = file.stat()
+    except OSError:
+        return f"{file.absolute()} cannot be read"
     return f"{file.absolute()} {about.st_size} {about.st_mtime_ns}"
 
 
