@@ -63,9 +63,10 @@ def _line(decision: Any) -> str:
 
 
 def _verify_table(loaded: Model, table: str, output: Path | None, *, json: bool) -> None:
+    from nearkin.data.table_rows import TABLE_SUFFIXES
     from nearkin.model import verify_pairs
 
-    if not table.lower().endswith(".csv"):
+    if Path(table).suffix.lower() not in TABLE_SUFFIXES:
         raise ValueError(
             f"{table} is to be compared with what? Give a second sample, or a table (.csv) of pairs"
         )
