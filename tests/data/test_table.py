@@ -121,9 +121,7 @@ def test_tables_are_read_as_spreadsheets_write_them(tmp_path, text, encoding):
 
 
 def test_columns_may_be_called_otherwise_and_splits_as_folders_are(tmp_path):
-    path = written(
-        tmp_path, "Image,Species,label,split\na.jpg,x,1,Train\nb.jpg,y,1,val\nc.jpg,z,1,testing\n"
-    )
+    path = written(tmp_path, "Image,Species,label,split\na.jpg,x,1,Train\nb.jpg,y,1,val\nc.jpg,z,1,testing\n")
     found = data.table(path, path_column="Image", label_column="species")
     assert (found.train.class_names, found.validation.class_names) == (("x",), ("y",))
     assert (found.test.class_names, found.test.samples.name(0)) == (("z",), "c.jpg")

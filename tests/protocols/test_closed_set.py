@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nearkin
-from nearkin.cli.display import _tested
+from nearkin.cli.display import _tested, print_run
 from nearkin.protocols.closed_set import held_out
 
 SETTINGS = {
@@ -39,15 +39,28 @@ def test_held_out_rows_leave_as_many_behind(labels, share, fewest):
 
 
 def test_a_closed_set_trains_and_tests_on_the_same_classes(tmp_path):
-    run = nearkin.train(pictures(), protocol="closed_set", output=tmp_path / "run", **SETTINGS)
+    settings = SETTINGS | {"evaluation": {"false_accept_rate": 0.1}}
+    run = nearkin.train(pictures(), protocol="closed_set", output=tmp_path / "run", **settings)
     data = run.result.data
     assert set(data.test.class_names) == set(data.train.class_names) == {str(n) for n in range(6)}
     assert run.result.test.queries == data.test.samples == 6 * 2
     assert any("no score of classes never seen" in note for note in data.notes)
     assert run.result.rule == "best epoch on validation images of the same classes"
     assert _tested(data) == "test images"
+    assert run.result.threshold.known_classes
+    assert "% on new samples of classes trained on)" in str(run.result.threshold)
+    assert nearkin.load(run.path).threshold == run.result.threshold
     found = nearkin.evaluate(run, pictures(), progress=False)
     assert found.opened.scores.recall_at == run.result.test.recall_at
+
+
+def test_what_is_said_of_a_closed_set_is_about_images(tmp_path, capsys):
+    run = nearkin.train(pictures(), protocol="closed_set", output=tmp_path / "run", **SETTINGS)
+    print_run(run, [])
+    out = capsys.readouterr().out
+    assert "\ntest images " in out
+    assert "\nvalidation images " in out
+    assert "test classes" not in out
 
 
 def test_two_classes_are_enough_for_a_closed_set(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -36,13 +37,16 @@ def print_run(run: Run, pictures: list[Path]) -> None:
         console.print(Text(f"training {start.verdict}", style="bold yellow"))
     table = Table(box=None, pad_edge=False)
     table.add_column("")
+    tested = _tested(result.data)
     scores = {
-        "test classes": result.test.to_dict(),
+        tested: result.test.to_dict(),
         **{f"  {name.replace('_', ' ')}": one.to_dict() for name, one in result.directions.items()},
         "± over folds": result.test_deviation,
         "concatenated": None if result.concatenated is None else result.concatenated.to_dict(),
         **({} if start is None else {start.name: start.test.to_dict()}),
-        "validation classes": None if result.validation is None else result.validation.to_dict(),
+        tested.replace("test", "validation"): None
+        if result.validation is None
+        else result.validation.to_dict(),
     }
     keys = [f"recall_at_{k}" for k in result.test.recall_at]
     for k in result.test.recall_at:
@@ -56,7 +60,7 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     _print_verification(result)
     epoch = "" if result.epoch is None else f"epoch {result.epoch}: "
     style = "bold yellow" if chosen_on_test(run) else "dim"
-    console.print(f"[{style}]{epoch}{result.rule}; {_tested(result.data)} are never trained on[/]")
+    console.print(f"[{style}]{epoch}{result.rule}; {tested} are never trained on[/]")
     if result.threshold is not None:
         console.print(Text(f"threshold {result.threshold}", style="dim"))
     reasons = {key: reason for key, reason in result.chosen.items() if reason != "default"}
@@ -140,8 +144,10 @@ def _next_command(run: Run) -> str:
     """Search among the images where there is a folder of them; else a closer look."""
     root = run.terms.get("data", {}).get("root")
     if root and Path(root).is_dir():
-        return f"nearkin index {shown_path(run.path)} {root} -o {Path(root).resolve().name}.index"
-    return f"nearkin evaluate {shown_path(run.path)}"
+        words = ["index", str(shown_path(run.path)), root, "-o", f"{Path(root).resolve().name}.index"]
+    else:
+        words = ["evaluate", str(shown_path(run.path))]
+    return shlex.join(["nearkin", *words])
 
 
 def _advice(run: Run) -> str:

@@ -58,7 +58,7 @@ def _line(decision: Any) -> str:
     if threshold is None:
         return str(decision)
     rate = threshold.false_accept_rate
-    spread = f"{percent(rate.low)} to {percent(rate.high)} % on new classes"
+    spread = f"{percent(rate.low)} to {percent(rate.high)} % {threshold.where}"
     return f"{decision} (false accepts {percent(rate.value)} %, {spread})"
 
 

@@ -88,8 +88,8 @@ def _rows(path: Path, path_column: str, label_column: str) -> list[tuple[int, di
         there = ", ".join(column for column in found.columns if column) or "none"
         keys = " and ".join(f"data.{called[column]}_column" for column in missing)
         raise ValueError(
-            f"{path}: no column {' and no column '.join(missing)} in its first line, whose columns are {there}: "
-            f"rename them there, or say by {keys} how they are called"
+            f"{path}: no column {' and no column '.join(missing)} in its first line, whose columns are "
+            f"{there}: rename them there, or say by {keys} how they are called"
         )
     others = {"path", "label"} - {*called}  # of another meaning here
     rows = [

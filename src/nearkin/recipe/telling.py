@@ -91,4 +91,7 @@ def _length(recipe: Recipe, task: Task) -> str:
             f"{epochs} at most; {validation.num_classes} classes choose how many, and then all of them teach"
             f"{within}"
         )
-    return f"{epochs}; {validation.num_classes} classes that are not trained on choose the best one{within}"
+    choose = f"{validation.num_classes} classes that are not trained on"
+    if task.data.closed:
+        choose = f"{len(validation):,} images of these classes that are not trained on"
+    return f"{epochs}; {choose} choose the best one{within}"
