@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 import nearkin
 from nearkin.cli.display import _tested, print_run
+from nearkin.observer import Observer
 from nearkin.protocols.closed_set import held_out
+from nearkin.recipe import carrying_out
 
 SETTINGS = {
     "network": {"name": "convnet", "size": 16, "width": 4, "embedding_dim": 8},
@@ -73,8 +77,9 @@ def test_wrong_shares_are_named():
         nearkin.protocols.ClosedSet(test_share=1.5)
 
 
-def test_a_final_training_learns_from_all_classes(tmp_path):
-    settings = SETTINGS | {"output": tmp_path / "run"}
+def test_a_final_training_learns_from_all_classes(tmp_path, capsys):
+    settings = SETTINGS | {"output": tmp_path / "run", "evaluation": {"false_accept_rate": 0.1}}
+    settings["protocol"] = {"name": "fixed_validation", "validation_share": 0.5}
     run = nearkin.train(pictures(12), final=True, **settings)
     final = tmp_path / "run" / "final"
     model = nearkin.load(final)
@@ -86,3 +91,20 @@ def test_a_final_training_learns_from_all_classes(tmp_path):
     before = (final / "checkpoint" / "network.safetensors").read_bytes()
     nearkin.train(pictures(12), final=True, **settings)
     assert (final / "checkpoint" / "network.safetensors").read_bytes() == before
+    assert model.threshold == run.result.threshold is not None
+    print_run(run, [])
+    assert f"final     {final}, trained on all classes" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_there_is_no_final_training_of_a_network_that_was_best_before_training(tmp_path, monkeypatch):
+    noted = []
+
+    class Listener(Observer):
+        def note(self, text):
+            noted.append(text)
+
+    untrained = SimpleNamespace(result=SimpleNamespace(epoch=0))
+    monkeypatch.setattr(carrying_out, "execute", lambda *_: untrained)
+    settings = SETTINGS | {"output": tmp_path / "run", "progress": Listener()}
+    assert nearkin.train(pictures(12), final=True, **settings) is untrained
+    assert any("no final training: epoch 0 was chosen" in note for note in noted)

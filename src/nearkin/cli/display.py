@@ -23,6 +23,7 @@ from nearkin.data.registry import registry
 from nearkin.display import console, shown_path
 from nearkin.protocols import Examination
 from nearkin.protocols.doubtful_labels import TABLE, DoubtfulLabels
+from nearkin.protocols.final import FINAL
 from nearkin.training import Run
 from nearkin.training.result import DataSummary, Result, Start
 
@@ -76,6 +77,9 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     for text in result.warnings:
         console.print(Text.assemble(("warning   ", "yellow"), text))
     console.print(Text(f"run       {shown_path(run.path)}"))
+    final = _final(run)
+    if final is not None:
+        console.print(Text(f"final     {shown_path(final)}, trained on all classes, untested"))
     _print_pictures(pictures)
     if start is not None:
         for line in verdict_lines(run, start):
@@ -144,10 +148,22 @@ def _next_command(run: Run) -> str:
     """Search among the images where there is a folder of them; else a closer look."""
     root = run.terms.get("data", {}).get("root")
     if root and Path(root).is_dir():
-        words = ["index", str(shown_path(run.path)), root, "-o", f"{Path(root).resolve().name}.index"]
+        words = [
+            "index",
+            shown_path(_final(run) or run.path),
+            root,
+            "-o",
+            f"{Path(root).resolve().name}.index",
+        ]
     else:
-        words = ["evaluate", str(shown_path(run.path))]
+        words = ["evaluate", shown_path(run.path)]
     return shlex.join(["nearkin", *words])
+
+
+def _final(run: Run) -> Path | None:
+    """The network that was trained on all classes afterwards, where there is one."""
+    final = Run(run.path / FINAL, run.description)
+    return final.path if final.network_file.exists() else None
 
 
 def _advice(run: Run) -> str:
