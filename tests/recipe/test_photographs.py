@@ -258,7 +258,7 @@ def test_minutes_choose_trunk_crops_and_learning_rate_and_say_so(tmp_path, at_ha
     assert (
         "what comes after blocks.4; the rest is computed once for 6 views of each image (4 random" in told[2]
     )
-    assert "GB on disk" in told[2]
+    assert " MB on disk" in told[2]
     assert "fits 2.5 minutes: about 2." in told[4]
     assert built(1.0)[:3] == ("blocks.4", 0, 2e-4)
     assert "views" not in told[2]

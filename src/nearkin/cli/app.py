@@ -328,7 +328,8 @@ def datasets_check(
     from nearkin.recipe import override
     from nearkin.recipe.recipe import data_name
 
-    data_set = build(name or data_name(str(root))[0], root, **override({}, settings or []))
+    keywords = override({}, [setting.strip().removeprefix("data.") for setting in settings or []])
+    data_set = build(name or data_name(str(root))[0], root, **keywords)
     display = observer_for(True)
     try:
         display.stage("checking images")

@@ -8,6 +8,7 @@ import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from nearkin import losses
 from nearkin.cli.views import chosen_on_test
-from nearkin.data import BadImage, DataSet
+from nearkin.data import BadImage, DataSet, leave_out
 from nearkin.data.duplicates import Copies
 from nearkin.data.looking import look_at
 from nearkin.data.registry import registry
@@ -35,7 +36,7 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     result = run.result
     start = result.start
     if start is not None and start.verdict != "helped":
-        console.print(Text(f"training {start.verdict}", style="bold yellow"))
+        console.print(Text(result.verdict, style="bold yellow"))
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     tested = _tested(result.data)
@@ -129,9 +130,8 @@ def verdict_lines(run: Run, start: Start) -> list[str]:
     if start.verification is not None and of_pairs:
         title, before = "ROC AUC ", start.verification.verification.roc_auc
         recall = sum(of_pairs) / len(of_pairs)
-    lines = [
-        f"{title}  {100 * before:.2f} {start.name}, {100 * recall:.2f} trained: training {start.verdict}"
-    ]
+    now = "trained" if result.epoch != 0 else "with the new head"
+    lines = [f"{title}  {100 * before:.2f} {start.name}, {100 * recall:.2f} {now}: {result.verdict}"]
     if start.gain is not None:
         gain = start.gain
         lines[0] += (
@@ -169,6 +169,8 @@ def _final(run: Run) -> Path | None:
 def _advice(run: Run) -> str:
     """What is most likely to help, by what the run did not do yet."""
     network, training = run.terms.get("network", {}), run.terms.get("training", {})
+    if run.result.epoch == 0:
+        return "more classes or images; a smaller optimizer.lr; the last epoch (--set protocol.name=standard)"
     if network.get("weights") is None:
         return "a pretrained network (--weights FILE), more images per class, or more epochs"
     tips = ["another loss (nearkin tournament compares ten)", "a smaller optimizer.lr"]
@@ -364,7 +366,8 @@ def print_copies(copies: Sequence[Copies]) -> None:
         console.print(f"… and {len(copies) - _SHOWN_COPIES:,} more")
     counts = Counter(one.problem for one in copies)
     told = ", ".join(f"{count:,} {problem}" for problem, count in counts.items())
-    console.print(f"{len(copies):,} pictures occur more than once" + (f": {told}" if told else ""))
+    occur = "1 picture occurs" if len(copies) == 1 else f"{len(copies):,} pictures occur"
+    console.print(f"{occur} more than once" + (f": {told}" if told else ""))
 
 
 def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
@@ -373,9 +376,12 @@ def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
         console.print(Text(str(image)))
     splits = (data_set.train, data_set.validation, data_set.test)
     total = sum(len(split) for split in splits if split is not None)
-    console.print(f"{len(bad):,} of {total:,} images cannot be read")
-    look = look_at(data_set.train) if not bad else None
+    advice = ": mend them, or train with --skip-bad, which leaves them out" if bad else ""
+    console.print(f"{len(bad):,} of {total:,} images cannot be read{advice}")
+    look = look_at(leave_out(data_set, bad).train) if len(bad) < total else None
     if look is not None:
-        console.print(f"to learn from: {look}, taken for {look.kind}")
+        classes = sum(split.num_classes for split in splits if split is not None)
+        look = replace(look, samples=total - len(bad), classes=classes)
+        console.print(f"all splits together: {look}, taken for {look.kind}")
     for note in data_set.notes:
         console.print(Text(f"note: {note}"))

@@ -52,11 +52,11 @@ def verify(
 
 
 def _line(decision: Any) -> str:
-    from nearkin.evaluation.thresholds import percent
+    from nearkin.evaluation.thresholds import FEWEST_CLASSES, percent
 
     threshold = decision.threshold
     if threshold is None:
-        return str(decision)
+        return f"{decision}: a training with {FEWEST_CLASSES} validation classes or more chooses one"
     rate = threshold.false_accept_rate
     spread = f"{percent(rate.low)} to {percent(rate.high)} % {threshold.where}"
     return f"{decision} (false accepts {percent(rate.value)} %, {spread})"
