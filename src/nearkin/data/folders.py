@@ -94,8 +94,8 @@ def _refuse_common_classes(root: Path, places: dict[str, Path], splits: dict[str
             raise ValueError(
                 f"{root}: {len(common)} classes are in {places[one].name} and in {places[other].name} "
                 f"({some(common)}), but no class may be in two splits, since scores are for classes never "
-                "seen in training: --set data.merge_splits=true takes these folders for one with a folder per "
-                "class, of which classes are held out, or images of every class with "
+                "seen in training: --set data.merge_splits=true takes these folders for one, with a folder "
+                "per class, of which classes are held out, or images of every class with "
                 "--set protocol.name=closed_set"
             )
 
