@@ -51,6 +51,7 @@ def test_a_link_to_nothing_is_a_file_that_cannot_be_read(nearkin, model, photos,
     folder = tmp_path / "some"
     folder.mkdir()
     (folder / "link.png").symlink_to(tmp_path / "gone.png")
+    (folder / "._there.png").write_bytes(b"what a Mac writes beside a file")
     (folder / "there.png").write_bytes(min(photos.rglob("*.png")).read_bytes())
     arguments = ("embed", model, folder, "-o", tmp_path / "v.npy")
     code, _, err = nearkin(*arguments)

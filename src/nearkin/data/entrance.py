@@ -264,4 +264,5 @@ def _from_array(array: Tensor | NDArray[Any]) -> Samples:
     raise ValueError(
         f"an array of {array.dtype} {tuple(array.shape)} is neither images (uint8, (N, C, H, W) or "
         "(N, H, W, C) with 1 or 3 channels) nor vectors (floating point, (N, F))"
+        + ("; give images as bytes from 0 to 255" if array.ndim in (3, 4) else "")
     )
