@@ -230,7 +230,12 @@ def test_bad_images_are_listed(nearkin, tmp_path):
     code, out, _ = nearkin("datasets", "check", tmp_path)
     assert code == 1
     assert "0.png: empty file" in out
-    assert "1 of 4 images cannot be read" in out
+    assert "1 of 4 images cannot be read: mend them, or train with --skip-bad, which leaves them out" in out
+    assert "all splits together: 3 black and white images of about 9 × 9 pixels in 2 classes" in out
+    for key in ("test_fraction", "data.test_fraction"):  # as for train, or without the name of the table
+        code, _, err = nearkin("datasets", "check", tmp_path, "--set", f"{key}=0.01")
+        assert code == 2
+        assert "test_fraction=0.01 of 2 classes holds out 0" in err
 
 
 def test_a_score_that_the_test_classes_chose_is_labelled(nearkin, small_settings, tmp_path):

@@ -36,6 +36,12 @@ def settings(*more: str) -> list[str]:
         (["tune", "--trials", "--search-only"], "--trials needs a value"),
         (["trian"], "No such command 'trian'"),
         (["train", "--outptu", "x"], "No such option: --outptu"),
+        (
+            ["train", "--epochs", "3"],
+            "No such option: --epochs; it is a key of the recipe: --set training.epochs=",
+        ),
+        (["train", "x", "--batch-size=3"], "--set sampler.batch_size=VALUE"),
+        (["tune", "--loss", "triplet"], "--set loss.name=VALUE"),
         (["train", "a", "b"], "unexpected extra argument"),
         (["evaluate"], "issing argument"),
     ],

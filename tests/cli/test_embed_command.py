@@ -47,6 +47,20 @@ def test_the_summary_as_json(nearkin, model, photos, tmp_path):
     assert told["fingerprint"] == Model.read(model).fingerprint
 
 
+def test_a_link_to_nothing_is_a_file_that_cannot_be_read(nearkin, model, photos, tmp_path):
+    folder = tmp_path / "some"
+    folder.mkdir()
+    (folder / "link.png").symlink_to(tmp_path / "gone.png")
+    (folder / "._there.png").write_bytes(b"what a Mac writes beside a file")
+    (folder / "there.png").write_bytes(min(photos.rglob("*.png")).read_bytes())
+    arguments = ("embed", model, folder, "-o", tmp_path / "v.npy")
+    code, _, err = nearkin(*arguments)
+    assert code == 2
+    assert "link.png: no such file or directory" in err
+    code, out, _ = nearkin(*arguments, "--skip-bad", "--json")
+    assert (code, json.loads(out)["samples"]) == (0, 1)
+
+
 def test_mistakes_are_one_line(nearkin, model, photos, tmp_path):
     for arguments, message in [
         ((model, photos), "issing option"),

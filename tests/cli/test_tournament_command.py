@@ -30,6 +30,24 @@ def test_the_thesis_tournament_is_printed(nearkin):
     assert "critical difference 3.91 ranks: proxy_anchor is ahead of 5 of 9" in out
 
 
+def test_weights_and_bad_images_are_said_as_for_a_training(nearkin, tmp_path, monkeypatch):
+    asked = {}
+
+    def play(what, **options):
+        asked.update(options, what=what)
+        raise ValueError("asked")
+
+    monkeypatch.setattr("nearkin.tournament.playing.play", play)
+    file = tmp_path / "it's mine.safetensors"
+    nearkin("tournament", "birds", "--weights", file, "--skip-bad", "-s", "training.epochs=2")
+    assert asked["what"] == ["birds"]
+    assert asked["settings"] == {
+        "training": {"epochs": 2},
+        "network": {"weights": str(file)},
+        "data": {"skip_bad": True},
+    }
+
+
 def test_every_experiment_is_printed_on_request(nearkin):
     _, out, _ = nearkin("tournament", "--published", "thesis", "--every")
     assert out.count("cub200 ·") == 13  # 12 leaderboards and the title of the ranking

@@ -40,11 +40,12 @@ def test_the_command_asks_its_python_twin(nearkin, tuned, tmp_path):
         2,
     ]
     options += ["--trial-epochs", 4, "--keep", "validation"]
-    changes = ["-s", "seed=3", "--import", "json"]
+    changes = ["-s", "seed=3", "--import", "json", "--skip-bad", "--weights", "imagenet"]
     code, out, err = nearkin("tune", "glyphs", *options, *changes, "-o", tmp_path / "search")
     assert (code, out, err) == (0, "searched\ntrained the run of validation\n", "")
     recipe = tuned.pop("recipe")
     assert (recipe.seed, recipe.imports, recipe.data.name) == (3, ("json",), "glyphs")
+    assert (recipe.network.weights, recipe.data.skip_bad) == ("imagenet", True)
     assert tuned == {
         "ranges": ["optimizer.lr=1e-3:1e-2"],
         "trials": 7,

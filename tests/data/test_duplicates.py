@@ -59,3 +59,12 @@ def test_the_command_tells_copies(folder, nearkin):
     assert "1 pictures occur more than once: 1 across splits" in out
     assert "0 of 19 images cannot be read" in out
     assert "taken for photographs" in out
+
+
+def test_a_link_to_nothing_is_no_copy_of_anything(folder, tmp_path):
+    first = folder / "train" / "a" / "0.png"
+    (folder / "train" / "a" / "again.png").write_bytes(first.read_bytes())
+    for name in ("gone", "lost"):
+        (folder / "train" / "b" / f"{name}.png").symlink_to(tmp_path / "nothing.png")
+    (found,) = find_copies(data.build("folder", folder))
+    assert found.names == ("a/0.png", "a/again.png")

@@ -29,7 +29,7 @@ def test_split_folders_are_taken_as_they_are(tmp_path, save_image):
     )
     assert [found.train.samples.name(i) for i in range(2)] == ["a/1.jpg", "a/2.PNG"]
     save_image("test/a/1.jpg")
-    with pytest.raises(ValueError, match=r"1 classes are in train and in test \(a\).*merge these folders"):
+    with pytest.raises(ValueError, match=r"1 classes are in train and in test \(a\).*data.merge_splits=true"):
         data.build("folder", root=tmp_path)
 
 
@@ -200,6 +200,14 @@ def test_a_split_by_images_is_refused(tmp_path, save_image, other):
     )
     with pytest.raises(ValueError, match=complaint):
         data.folder(tmp_path)
+    merged = data.folder(tmp_path, merge_splits=True, test_fraction=0.4)
+    assert (merged.train.num_classes, merged.test.num_classes, merged.validation) == (4, 3, None)
+    files = [part.samples.path(row) for part in (merged.train, merged.test) for row in range(len(part))]
+    assert {file.relative_to(tmp_path).as_posix() for file in files} == {
+        f"{split}/{name}/1.jpg" for split in ("train", other) for name in "abcdefg"
+    }
+    assert merged.train.labels.bincount().tolist() == [2] * 4
+    assert merged.notes == (f"{tmp_path.name}: train, {other} are taken for one",)
 
 
 def test_a_class_called_train_is_a_class(tmp_path, save_image):

@@ -43,3 +43,10 @@ def test_images_in_memory_are_never_bad(glyphs_root, tmp_path):
     glyphs = data.build("glyphs", glyphs_root, num_classes=60, images_per_class=8, size=16)
     assert data.bad_images(glyphs, folder=tmp_path) == []
     assert not list(tmp_path.iterdir())
+
+
+def test_a_link_to_nothing_is_a_bad_image_until_its_file_is_there(photos, tmp_path):
+    (photos / "a" / "link.jpg").symlink_to(tmp_path / "gone.jpg")
+    assert bad_names(photos, tmp_path) == ["a/link.jpg"]
+    Image.new("RGB", (20, 16)).save(tmp_path / "gone.jpg")
+    assert bad_names(photos, tmp_path) == []

@@ -41,6 +41,8 @@ def test_a_share_of_classes_is_called_what_the_caller_calls_it():
         ValueError, match=r"data\.share=0.1 of 3 classes holds out 0, which leaves one side empty"
     ):
         data.split_classes(data.SampleSet(THREE, "xyz"), 0.1, 0, what="data.share")
+    with pytest.raises(ValueError, match="all 3 samples are of one class, x: at least two classes"):
+        data.split_classes(data.SampleSet(THREE, "xxx"), 0.5, 0)
     for wrong in (float("nan"), 0, 1, -0.5):
         with pytest.raises(ValueError, match="must lie between 0 and 1"):
             data.split_classes(data.SampleSet(THREE, "xyz"), wrong, 0)

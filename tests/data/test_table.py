@@ -43,7 +43,12 @@ def test_without_a_split_classes_are_held_out(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("file,class\n", "no column label and no column path in its first line"),
+        (
+            "file,class\n",
+            "no column label and no column path in its first line, whose columns are file, class: .* say by "
+            "data.label_column and data.path_column",
+        ),
+        ("path,label,Label\na.jpg,x,y\n", "two columns are called 'label'"),
         ("path,label\n", "no lines below its first"),
         ("path,label\na.jpg\n", "line 2: not as many fields"),
         ("path,label\na.jpg,b,c\n", "line 2: not as many fields"),
@@ -91,3 +96,39 @@ def test_repeated_lines_are_read_once_with_a_note(tmp_path):
     assert data.table(written(tmp_path, "path,label\na.jpg,x\nb.jpg,y\n")).notes == ()
     with pytest.raises(ValueError, match="^test_fraction=0.1 of 2 classes"):
         data.table(path, test_fraction=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("path,label\na b.jpg,x\nc.jpg,y\n", "utf-8-sig"),
+        ("path;label\na b.jpg;x\nc.jpg;y\n", "utf-8"),
+        ("path\tlabel\r\na b.jpg\tx\r\nc.jpg\ty\r\n", "utf-16"),
+        ("Path, Label\na b.jpg, x\nc.jpg, y\n", "utf-8"),
+        ('"path";"label";"price"\n"a b.jpg";"x";"1,5"\n"c.jpg";"y";"2,5"\n', "utf-8"),
+    ],
+)
+def test_tables_are_read_as_spreadsheets_write_them(tmp_path, text, encoding):
+    path = tmp_path / "images.csv"
+    path.write_bytes(text.encode(encoding))
+    found = data.table(path)
+    samples = {
+        part.samples.name(i): part.class_names[int(part.labels[i])]
+        for part in (found.train, found.test)
+        for i in range(len(part))
+    }
+    assert samples == {"a b.jpg": "x", "c.jpg": "y"}
+
+
+def test_columns_may_be_called_otherwise_and_splits_as_folders_are(tmp_path):
+    path = written(tmp_path, "Image,Species,label,split\na.jpg,x,1,Train\nb.jpg,y,1,val\nc.jpg,z,1,testing\n")
+    found = data.table(path, path_column="Image", label_column="species")
+    assert (found.train.class_names, found.validation.class_names) == (("x",), ("y",))
+    assert (found.test.class_names, found.test.samples.name(0)) == (("z",), "c.jpg")
+
+
+def test_a_table_in_another_encoding_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "images.csv"
+    path.write_bytes("path,label\na.jpg,x\nb.jpg,Häher\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"images.csv, line 3: no text in UTF-8; save the table"):
+        data.table(path)

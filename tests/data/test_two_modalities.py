@@ -96,7 +96,7 @@ def test_sets_of_other_items_can_be_joined():
             "x belongs to the classes '0' and '1'",
         ),
         ({"first": ["a", "b"], "second": ["x", "y"], "labels": [0]}, "2 samples but 1 labels"),
-        ({"first": ["a", "b"], "second": ["x", "x"]}, "of 1 classes holds out"),
+        ({"first": ["a", "b"], "second": ["x", "x"]}, "are of one class"),
     ],
 )
 def test_what_does_not_fit_is_a_sentence(arguments, message):

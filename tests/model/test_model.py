@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,13 @@ def test_files_pictures_and_a_folder_are_the_same_images(folder):
     torch.testing.assert_close(model.embed(iter(files)), expected)
 
 
+def test_hidden_files_of_a_folder_are_left_out_as_in_training(folder):
+    (folder / ".trash").mkdir()
+    for name in ("._0.png", ".trash/1.png"):
+        (folder / name).write_bytes(b"\x00\x05\x16\x07")
+    assert len(image_model().embed(folder)) == 7
+
+
 def test_arrays_and_tensors_in_both_orders_of_axes_are_the_same_images():
     model = image_model(transform="none")
     pixels = torch.randint(0, 256, (5, 3, SIZE, SIZE), dtype=torch.uint8)
@@ -90,6 +98,25 @@ def test_arrays_and_tensors_in_both_orders_of_axes_are_the_same_images():
     torch.testing.assert_close(model.embed(pixels[2].permute(1, 2, 0).numpy()), expected[2:3])
     torch.testing.assert_close(model.embed(SampleSet(ImageArray(pixels), [0, 1, 2, 3, 4])), expected)
     torch.testing.assert_close(model.embed(ImageArray(pixels)), expected)
+
+
+def test_arrays_with_opacity_are_the_images_that_files_of_them_are(tmp_path):
+    model = image_model()
+    numbers = np.random.default_rng(0)
+    pixels = numbers.integers(0, 256, (2, 24, 30, 4), dtype=np.uint8)
+    for number, one in enumerate(pixels):
+        Image.fromarray(one).save(tmp_path / f"{number}.png")
+    expected = model.embed(tmp_path)
+    torch.testing.assert_close(model.embed(pixels), expected)
+    torch.testing.assert_close(model.embed(pixels[1]), expected[1:])
+    torch.testing.assert_close(model.embed(torch.from_numpy(pixels)), expected)
+
+
+def test_the_array_of_a_picture_is_embedded_without_a_warning():
+    picture = pictures(1)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(image_model().embed(np.asarray(picture)), image_model().embed(picture))
 
 
 def test_grey_images_need_no_axis_for_channels():
@@ -150,7 +177,8 @@ def test_a_module_of_images_with_a_transform_of_ones_own_takes_paths(folder):
         ([], "nothing to embed"),
         (3, "cannot embed int"),
         (None, "cannot embed NoneType"),
-        (torch.zeros(2, 3, 4, 4), "neither images"),
+        (torch.zeros(2, 3, 4, 4), "neither images .*; give images as bytes from 0 to 255"),
+        (b"\xff\xd8\xff", "cannot embed bytes: open a picture first"),
         (["no_such_file.png"], "there is no file no_such_file.png"),
         ([object()], "object"),
     ],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import nearkin
-from nearkin.cli.display import _tested
+from nearkin.cli.display import _tested, print_run
+from nearkin.observer import Observer
 from nearkin.protocols.closed_set import held_out
+from nearkin.recipe import carrying_out
 
 SETTINGS = {
     "network": {"name": "convnet", "size": 16, "width": 4, "embedding_dim": 8},
@@ -39,15 +43,28 @@ def test_held_out_rows_leave_as_many_behind(labels, share, fewest):
 
 
 def test_a_closed_set_trains_and_tests_on_the_same_classes(tmp_path):
-    run = nearkin.train(pictures(), protocol="closed_set", output=tmp_path / "run", **SETTINGS)
+    settings = SETTINGS | {"evaluation": {"false_accept_rate": 0.1}}
+    run = nearkin.train(pictures(), protocol="closed_set", output=tmp_path / "run", **settings)
     data = run.result.data
     assert set(data.test.class_names) == set(data.train.class_names) == {str(n) for n in range(6)}
     assert run.result.test.queries == data.test.samples == 6 * 2
     assert any("no score of classes never seen" in note for note in data.notes)
     assert run.result.rule == "best epoch on validation images of the same classes"
     assert _tested(data) == "test images"
+    assert run.result.threshold.known_classes
+    assert "% on new samples of classes trained on)" in str(run.result.threshold)
+    assert nearkin.load(run.path).threshold == run.result.threshold
     found = nearkin.evaluate(run, pictures(), progress=False)
     assert found.opened.scores.recall_at == run.result.test.recall_at
+
+
+def test_what_is_said_of_a_closed_set_is_about_images(tmp_path, capsys):
+    run = nearkin.train(pictures(), protocol="closed_set", output=tmp_path / "run", **SETTINGS)
+    print_run(run, [])
+    out = capsys.readouterr().out
+    assert "\ntest images " in out
+    assert "\nvalidation images " in out
+    assert "test classes" not in out
 
 
 def test_two_classes_are_enough_for_a_closed_set(tmp_path):
@@ -60,8 +77,9 @@ def test_wrong_shares_are_named():
         nearkin.protocols.ClosedSet(test_share=1.5)
 
 
-def test_a_final_training_learns_from_all_classes(tmp_path):
-    settings = SETTINGS | {"output": tmp_path / "run"}
+def test_a_final_training_learns_from_all_classes(tmp_path, capsys):
+    settings = SETTINGS | {"output": tmp_path / "run", "evaluation": {"false_accept_rate": 0.1}}
+    settings["protocol"] = {"name": "fixed_validation", "validation_share": 0.5}
     run = nearkin.train(pictures(12), final=True, **settings)
     final = tmp_path / "run" / "final"
     model = nearkin.load(final)
@@ -73,3 +91,20 @@ def test_a_final_training_learns_from_all_classes(tmp_path):
     before = (final / "checkpoint" / "network.safetensors").read_bytes()
     nearkin.train(pictures(12), final=True, **settings)
     assert (final / "checkpoint" / "network.safetensors").read_bytes() == before
+    assert model.threshold == run.result.threshold is not None
+    print_run(run, [])
+    assert f"final     {final}, trained on all classes" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_there_is_no_final_training_of_a_network_that_was_best_before_training(tmp_path, monkeypatch):
+    noted = []
+
+    class Listener(Observer):
+        def note(self, text):
+            noted.append(text)
+
+    untrained = SimpleNamespace(result=SimpleNamespace(epoch=0))
+    monkeypatch.setattr(carrying_out, "execute", lambda *_: untrained)
+    settings = SETTINGS | {"output": tmp_path / "run", "progress": Listener()}
+    assert nearkin.train(pictures(12), final=True, **settings) is untrained
+    assert any("no final training: epoch 0 was chosen" in note for note in noted)

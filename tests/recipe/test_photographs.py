@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from safetensors.torch import save_file
 
 import nearkin
 from nearkin import data, networks
+from nearkin.cli.display import verdict_lines
 from nearkin.data import ImageArray, SampleSet
 from nearkin.data.looking import look_at
 from nearkin.networks.anatomy import anatomy_of, make_backbone
@@ -171,7 +174,7 @@ def test_the_share_of_work_after_a_stage_falls():
 
 
 def test_a_folder_of_photographs_trains_and_goes_on(tmp_path, at_hand):
-    root = folder_of(tmp_path / "birds", size=(60, 70), classes=10, images=3)
+    root = folder_of(tmp_path / "my birds", size=(60, 70), classes=10, images=3)
     told = []
 
     class Listener(Observer):
@@ -188,6 +191,8 @@ def test_a_folder_of_photographs_trains_and_goes_on(tmp_path, at_hand):
     )
     again = nearkin.train(str(root), progress=False, **settings)
     assert again.result == run.result
+    words = shlex.split(verdict_lines(run, run.result.start)[-1])
+    assert words == ["next", "nearkin", "index", str(run.path), str(root), "-o", "my birds.index"]
     assert nearkin.load(run.path).embed(str(root)).shape == (30, 512)
 
 
@@ -253,7 +258,7 @@ def test_minutes_choose_trunk_crops_and_learning_rate_and_say_so(tmp_path, at_ha
     assert (
         "what comes after blocks.4; the rest is computed once for 6 views of each image (4 random" in told[2]
     )
-    assert "GB on disk" in told[2]
+    assert " MB on disk" in told[2]
     assert "fits 2.5 minutes: about 2." in told[4]
     assert built(1.0)[:3] == ("blocks.4", 0, 2e-4)
     assert "views" not in told[2]
@@ -278,7 +283,15 @@ def test_minutes_leave_crops_that_were_said_to_the_whole_network(tmp_path, at_ha
 def test_few_classes_start(tmp_path, at_hand, classes, protocol):
     root = folder_of(tmp_path / "few", size=(60, 60), classes=classes, images=6)
     settings = {"network": {"size": 32}, "epochs": 1, "progress": False}
-    run = nearkin.train(str(root), output=tmp_path / "run", **settings)
+    told = []
+
+    class Listener(Observer):
+        def tell(self, text):
+            told.append(text)
+
+    run = nearkin.train(str(root), output=tmp_path / "run", **settings | {"progress": Listener()})
+    chosen_by = f"{2 * classes} images of these classes that are not trained on choose the best one"
+    assert (chosen_by in told[4]) == (protocol == "closed_set")
     assert run.terms["protocol"]["name"] == protocol
     assert run.description.chosen["protocol.name"]
     assert ("closed set" in " ".join(run.result.data.notes)) == (protocol == "closed_set")

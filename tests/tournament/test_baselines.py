@@ -176,3 +176,18 @@ def test_a_learner_on_features_is_a_model(small_recipe, tmp_path):
         kept = json.loads((folder / "result.json").read_text())["test"]
         assert scores.recall_at[1] == pytest.approx(kept["recall_at_1"], abs=0.005)
         assert scores.map_at_r == pytest.approx(kept["map_at_r"], abs=0.005)
+
+
+def test_discriminants_of_fewer_samples_than_components_are_no_noise():
+    numbers = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 20)
+    basis = numbers.normal(size=(8, 600))
+
+    def drawn():
+        centres = 2 * numbers.normal(size=(6, 8))[labels]
+        points = (centres + numbers.normal(size=(120, 8))) @ basis + 0.3 * numbers.normal(size=(120, 600))
+        return points.astype(np.float32)
+
+    learnt = baselines.LEARNERS["lda"].fit(drawn(), labels, 512)
+    scores = retrieval_scores(torch.from_numpy(learnt(drawn())), torch.from_numpy(labels))
+    assert scores.recall_at[1] > 0.7  # 0.11 where the scatter within classes is singular, less than chance

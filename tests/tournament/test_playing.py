@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import tomli_w
@@ -75,6 +77,18 @@ def test_ones_own_data_gets_ten_losses_and_a_place_of_its_own(photos, tmp_path):
     assert all(run.recipe.resolved().data.name == "folder" for run in plan.runs())
     other = draw_photos(tmp_path / "yours" / "photos", seed=1)
     assert plan_for(other, settings=SMALL).name != plan.name
+
+
+@pytest.mark.parametrize(
+    ("classes", "protocol"), [(3, "closed_set"), (6, "standard"), (12, "fixed_validation")]
+)
+def test_few_classes_choose_the_protocol_that_a_training_on_them_has(photos, tmp_path, classes, protocol):
+    for folder in sorted(path for path in photos.iterdir() if path.is_dir())[:classes]:
+        shutil.copytree(folder, tmp_path / "few" / folder.name)
+    few = tmp_path / "few"
+    assert {run.recipe.protocol.name for run in plan_for(few, settings={}).runs()} == {protocol}
+    said = {"protocol": {"name": "cross_validation"}}
+    assert {run.recipe.protocol.name for run in plan_for(few, settings=said).runs()} == {"cross_validation"}
 
 
 def test_without_anything_it_is_the_embedded_plan():

@@ -6,14 +6,17 @@ import json
 import math
 import sys
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from nearkin.cli.display import verdict_lines
 from nearkin.data import SampleSet, Vectors
-from nearkin.evaluation import RetrievalScores
+from nearkin.evaluation import Interval, RetrievalScores
 from nearkin.training import DataSummary, NetworkResult, Result, SplitSummary, TestEmbeddings, result
-from nearkin.training.result import Baseline
+from nearkin.training.result import Baseline, Start
 
 RECIPE = {"loss": {"name": "nca"}, "seed": 3}
 
@@ -249,6 +252,21 @@ def test_what_a_result_says():
     assert "<td>50.00 %</td>" in page
     assert "<td>4</td>" in page
     assert "<td></td>" in BASELINE._repr_html_()
+
+
+def test_a_run_that_chose_epoch_0_says_that_nothing_was_trained():
+    start = Start("frozen features", scores(0.6), Interval(-0.1, -0.2, -0.05, 0.95, 4))
+    trained, untrained = (Result.of([network(epoch=epoch)], recipe=RECIPE) for epoch in (4, 0))
+    assert trained.verdict == ""
+    assert replace(trained, start=start).verdict == "training hurt"
+    found = replace(untrained, start=start)
+    assert found.verdict == "nothing was trained: epoch 0 was chosen, the network before training"
+    assert found.verdict in str(found)
+    run = SimpleNamespace(result=found, terms={"network": {"weights": "imagenet"}}, path=Path("run"))
+    run.description = None
+    told = verdict_lines(run, start)
+    assert told[0].startswith("Recall@1  60.00 frozen features, 50.00 with the new head: nothing was trained")
+    assert "protocol.name=standard" in told[1]
 
 
 def test_pandas_is_asked_for_by_name_where_it_is_missing(monkeypatch):

@@ -143,7 +143,16 @@ def test_how_far_validation_may_fall(now, falls):
     dogs.epoch_end(rows)
     assert len(said) == falls
     if falls:
-        assert "fallen since epoch 1, recall_at_1 from 60.0% to 59.3%. Epoch 1 stays chosen" in said[0]
+        assert "fallen since epoch 1, recall_at_1 from 60.0% to 59.3%. Epoch 3 stays chosen" in said[0]
+
+
+def test_where_nothing_was_as_good_as_the_start_it_is_the_start_that_stays_chosen():
+    said: list[str] = []
+    scores = [0.7, 0.6, 0.5, 0.5, 0.5]
+    rows = [{"epoch": epoch, "recall_at_1": score} for epoch, score in enumerate(scores)]
+    Watchdogs(TrainingSettings(epochs=12), losses.build("contrastive"), said.append).epoch_end(rows)
+    assert "fallen since epoch 1" in said[0]
+    assert "Epoch 0, the network as it was, stays chosen" in said[0]
 
 
 @pytest.mark.parametrize(("epochs", "patience"), [(4, 3), (12, 3), (13, 4), (40, 10)])

@@ -15,7 +15,14 @@ from nearkin.allocation import keep_freed_memory
 from nearkin.cli.benchmark import benchmark
 from nearkin.cli.cache import cache_app
 from nearkin.cli.clusters import clusters
-from nearkin.cli.commands import Command, ImportOption, RecipeArgument, SetOption
+from nearkin.cli.commands import (
+    Command,
+    ImportOption,
+    RecipeArgument,
+    SetOption,
+    SkipBadOption,
+    WeightsOption,
+)
 from nearkin.cli.duplicates import duplicates
 from nearkin.cli.embed import embed
 from nearkin.cli.explain import explain_app
@@ -124,10 +131,7 @@ def train(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The run's directory; by default one under runs/.")
     ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="The network starts from these: a file, or imagenet to download."),
-    ] = None,
+    weights: WeightsOption = None,
     minutes: Annotated[
         float | None,
         typer.Option(help="How long the run may take on this machine, whose speed is measured first."),
@@ -138,10 +142,7 @@ def train(
             "--final", help="Afterwards train on all classes, test included, as long as validation chose."
         ),
     ] = False,
-    skip_bad: Annotated[
-        bool,
-        typer.Option("--skip-bad", help="Leave out images that cannot be read, and say so in the result."),
-    ] = False,
+    skip_bad: SkipBadOption = False,
     show_recipe: Annotated[
         bool, typer.Option("--show-recipe", help="Print the recipe with every key, and stop.")
     ] = False,
@@ -327,7 +328,8 @@ def datasets_check(
     from nearkin.recipe import override
     from nearkin.recipe.recipe import data_name
 
-    data_set = build(name or data_name(str(root))[0], root, **override({}, settings or []))
+    keywords = override({}, [setting.strip().removeprefix("data.") for setting in settings or []])
+    data_set = build(name or data_name(str(root))[0], root, **keywords)
     display = observer_for(True)
     try:
         display.stage("checking images")

@@ -29,6 +29,14 @@ EmbeddingRayOption = Annotated[
     str | None,
     typer.Option("--ray", help="The address of a Ray cluster to embed on, or 'local' to start one here."),
 ]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="The network starts from these: a file, or imagenet to download."),
+]
+SkipBadOption = Annotated[
+    bool,
+    typer.Option("--skip-bad", help="Leave out images that cannot be read, and say so in the result."),
+]
 RecipeArgument = Annotated[
     str | None,
     typer.Argument(
@@ -57,4 +65,22 @@ class Command(TyperCommand):
             takes_value = option is not None and not getattr(option, "is_flag", False)
             if takes_value and (value.startswith("--") or value in options):
                 raise ValueError(f"{name} needs a value, and {value[:80]} is an option: say {name}=VALUE")
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = getattr(error, "option_name", None)
+            if type(error).__name__ != "NoSuchOption" or option is None or "--set" not in options:
+                raise
+            key = _key_of(option)
+            if key is None:
+                raise
+            raise ValueError(
+                f"No such option: {option}; it is a key of the recipe: --set {key}=VALUE"
+            ) from None
+
+
+def _key_of(option: str) -> str | None:
+    """The key of a recipe that somebody means by ``--batch-size`` or ``--loss``."""
+    from nearkin.recipe.objects import key_of  # noqa: PLC0415  (which takes long to import)
+
+    return key_of(option.lstrip("-").replace("-", "_"))

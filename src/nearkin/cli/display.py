@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ from rich.text import Text
 
 from nearkin import losses
 from nearkin.cli.views import chosen_on_test
-from nearkin.data import BadImage, DataSet
+from nearkin.data import BadImage, DataSet, leave_out
 from nearkin.data.duplicates import Copies
 from nearkin.data.looking import look_at
 from nearkin.data.registry import registry
 from nearkin.display import console, shown_path
 from nearkin.protocols import Examination
 from nearkin.protocols.doubtful_labels import TABLE, DoubtfulLabels
+from nearkin.protocols.final import FINAL
 from nearkin.training import Run
 from nearkin.training.result import DataSummary, Result, Start
 
@@ -33,16 +36,19 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     result = run.result
     start = result.start
     if start is not None and start.verdict != "helped":
-        console.print(Text(f"training {start.verdict}", style="bold yellow"))
+        console.print(Text(result.verdict, style="bold yellow"))
     table = Table(box=None, pad_edge=False)
     table.add_column("")
+    tested = _tested(result.data)
     scores = {
-        "test classes": result.test.to_dict(),
+        tested: result.test.to_dict(),
         **{f"  {name.replace('_', ' ')}": one.to_dict() for name, one in result.directions.items()},
         "± over folds": result.test_deviation,
         "concatenated": None if result.concatenated is None else result.concatenated.to_dict(),
         **({} if start is None else {start.name: start.test.to_dict()}),
-        "validation classes": None if result.validation is None else result.validation.to_dict(),
+        tested.replace("test", "validation"): None
+        if result.validation is None
+        else result.validation.to_dict(),
     }
     keys = [f"recall_at_{k}" for k in result.test.recall_at]
     for k in result.test.recall_at:
@@ -56,7 +62,7 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     _print_verification(result)
     epoch = "" if result.epoch is None else f"epoch {result.epoch}: "
     style = "bold yellow" if chosen_on_test(run) else "dim"
-    console.print(f"[{style}]{epoch}{result.rule}; {_tested(result.data)} are never trained on[/]")
+    console.print(f"[{style}]{epoch}{result.rule}; {tested} are never trained on[/]")
     if result.threshold is not None:
         console.print(Text(f"threshold {result.threshold}", style="dim"))
     reasons = {key: reason for key, reason in result.chosen.items() if reason != "default"}
@@ -72,6 +78,9 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     for text in result.warnings:
         console.print(Text.assemble(("warning   ", "yellow"), text))
     console.print(Text(f"run       {shown_path(run.path)}"))
+    final = _final(run)
+    if final is not None:
+        console.print(Text(f"final     {shown_path(final)}, trained on all classes, untested"))
     _print_pictures(pictures)
     if start is not None:
         for line in verdict_lines(run, start):
@@ -121,9 +130,8 @@ def verdict_lines(run: Run, start: Start) -> list[str]:
     if start.verification is not None and of_pairs:
         title, before = "ROC AUC ", start.verification.verification.roc_auc
         recall = sum(of_pairs) / len(of_pairs)
-    lines = [
-        f"{title}  {100 * before:.2f} {start.name}, {100 * recall:.2f} trained: training {start.verdict}"
-    ]
+    now = "trained" if result.epoch != 0 else "with the new head"
+    lines = [f"{title}  {100 * before:.2f} {start.name}, {100 * recall:.2f} {now}: {result.verdict}"]
     if start.gain is not None:
         gain = start.gain
         lines[0] += (
@@ -140,13 +148,29 @@ def _next_command(run: Run) -> str:
     """Search among the images where there is a folder of them; else a closer look."""
     root = run.terms.get("data", {}).get("root")
     if root and Path(root).is_dir():
-        return f"nearkin index {shown_path(run.path)} {root} -o {Path(root).resolve().name}.index"
-    return f"nearkin evaluate {shown_path(run.path)}"
+        words = [
+            "index",
+            shown_path(_final(run) or run.path),
+            root,
+            "-o",
+            f"{Path(root).resolve().name}.index",
+        ]
+    else:
+        words = ["evaluate", shown_path(run.path)]
+    return shlex.join(["nearkin", *words])
+
+
+def _final(run: Run) -> Path | None:
+    """The network that was trained on all classes afterwards, where there is one."""
+    final = Run(run.path / FINAL, run.description)
+    return final.path if final.network_file.exists() else None
 
 
 def _advice(run: Run) -> str:
     """What is most likely to help, by what the run did not do yet."""
     network, training = run.terms.get("network", {}), run.terms.get("training", {})
+    if run.result.epoch == 0:
+        return "more classes or images; a smaller optimizer.lr; the last epoch (--set protocol.name=standard)"
     if network.get("weights") is None:
         return "a pretrained network (--weights FILE), more images per class, or more epochs"
     tips = ["another loss (nearkin tournament compares ten)", "a smaller optimizer.lr"]
@@ -342,7 +366,8 @@ def print_copies(copies: Sequence[Copies]) -> None:
         console.print(f"… and {len(copies) - _SHOWN_COPIES:,} more")
     counts = Counter(one.problem for one in copies)
     told = ", ".join(f"{count:,} {problem}" for problem, count in counts.items())
-    console.print(f"{len(copies):,} pictures occur more than once" + (f": {told}" if told else ""))
+    occur = "1 picture occurs" if len(copies) == 1 else f"{len(copies):,} pictures occur"
+    console.print(f"{occur} more than once" + (f": {told}" if told else ""))
 
 
 def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
@@ -351,9 +376,12 @@ def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
         console.print(Text(str(image)))
     splits = (data_set.train, data_set.validation, data_set.test)
     total = sum(len(split) for split in splits if split is not None)
-    console.print(f"{len(bad):,} of {total:,} images cannot be read")
-    look = look_at(data_set.train) if not bad else None
+    advice = ": mend them, or train with --skip-bad, which leaves them out" if bad else ""
+    console.print(f"{len(bad):,} of {total:,} images cannot be read{advice}")
+    look = look_at(leave_out(data_set, bad).train) if len(bad) < total else None
     if look is not None:
-        console.print(f"to learn from: {look}, taken for {look.kind}")
+        classes = sum(split.num_classes for split in splits if split is not None)
+        look = replace(look, samples=total - len(bad), classes=classes)
+        console.print(f"all splits together: {look}, taken for {look.kind}")
     for note in data_set.notes:
         console.print(Text(f"note: {note}"))

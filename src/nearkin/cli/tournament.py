@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearkin.cli.commands import ImportOption
+from nearkin.cli.commands import ImportOption, SkipBadOption, WeightsOption
 
 if TYPE_CHECKING:
     from nearkin.tournament.standings import Standings
@@ -42,6 +42,8 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
             help="How long it may take on this machine, whose speed is measured first; for images.",
         ),
     ] = None,
+    weights: WeightsOption = None,
+    skip_bad: SkipBadOption = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,7 +115,9 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
         from nearkin.tournament.playing import play
 
         import_plugins(imports or [])
-        changes = override({"imports": list(imports)} if imports else {}, settings or [])
+        more = [] if weights is None else [f"network.weights={weights}"]
+        more += ["data.skip_bad=true"] if skip_bad else []
+        changes = override({"imports": list(imports)} if imports else {}, [*(settings or []), *more])
         with stopped_in_good_order():
             standings = play(
                 list(what) if what else None,

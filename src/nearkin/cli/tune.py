@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nearkin.cli.commands import ImportOption, RecipeArgument, SetOption
+from nearkin.cli.commands import ImportOption, RecipeArgument, SetOption, SkipBadOption, WeightsOption
 
 
 def tune(
@@ -26,6 +26,8 @@ def tune(
             "holds it still. Repeatable.",
         ),
     ] = None,
+    weights: WeightsOption = None,
+    skip_bad: SkipBadOption = False,
     trials: Annotated[
         int | None,
         typer.Option(
@@ -81,7 +83,9 @@ def tune(
     from nearkin.display import observer_for
     from nearkin.tuning.drawing import draw
 
-    chosen = recipe_from(recipe, settings, imports)
+    chosen = recipe_from(
+        recipe, settings, imports, {"network.weights": weights, "data.skip_bad": skip_bad or None}
+    )
     try:
         search = api.tune(
             chosen,

@@ -52,20 +52,21 @@ def verify(
 
 
 def _line(decision: Any) -> str:
-    from nearkin.evaluation.thresholds import percent
+    from nearkin.evaluation.thresholds import FEWEST_CLASSES, percent
 
     threshold = decision.threshold
     if threshold is None:
-        return str(decision)
+        return f"{decision}: a training with {FEWEST_CLASSES} validation classes or more chooses one"
     rate = threshold.false_accept_rate
-    spread = f"{percent(rate.low)} to {percent(rate.high)} % on new classes"
+    spread = f"{percent(rate.low)} to {percent(rate.high)} % {threshold.where}"
     return f"{decision} (false accepts {percent(rate.value)} %, {spread})"
 
 
 def _verify_table(loaded: Model, table: str, output: Path | None, *, json: bool) -> None:
+    from nearkin.data.table_rows import TABLE_SUFFIXES
     from nearkin.model import verify_pairs
 
-    if not table.lower().endswith(".csv"):
+    if Path(table).suffix.lower() not in TABLE_SUFFIXES:
         raise ValueError(
             f"{table} is to be compared with what? Give a second sample, or a table (.csv) of pairs"
         )

@@ -137,6 +137,29 @@ def classes_of(found: Found) -> tuple[dict[str, list[str]], list[str]]:
     return dict(sorted(classes.items())), notes
 
 
+def files_below(folder: Path) -> list[str]:
+    """The images in a folder and below, as paths relative to it, in order; links are followed once.
+
+    Hidden ones are left out, among them the ``._`` files that a Mac puts beside others.
+    """
+    found: list[str] = []
+    seen: set[str] = set()
+    for directory, inner, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(directory)
+        if real in seen:
+            inner.clear()
+            continue
+        seen.add(real)
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        below = Path(directory).relative_to(folder)
+        found += [
+            (below / file).as_posix()
+            for file in sorted(files)
+            if not file.startswith(".") and Path(file).suffix.lower() in IMAGE_SUFFIXES
+        ]
+    return found
+
+
 def some(names: list[str], shown: int = 5) -> str:
     """The first names, and how many more there are."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

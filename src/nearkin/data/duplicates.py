@@ -66,6 +66,7 @@ def find_copies(data_set: DataSet, *, progress: Progress | None = None) -> list[
         if samples is not None and isinstance(samples.samples, ImageFiles)
         for index in range(len(samples))
     ]
+    places = [place for place in places if _is_there(place[1].path(place[2]))]
     files = [source.path(index) for _, source, index, _ in places]
     of_bytes = content_hashes(files)
     of_pictures: list[str | None] = []
@@ -85,6 +86,11 @@ def find_copies(data_set: DataSet, *, progress: Progress | None = None) -> list[
             copies.append(Copies(names, classes, of_splits, len({of_bytes[row] for row in rows}) == 1))
     order = ("across splits", "across classes", "within a class")
     return sorted(copies, key=lambda one: (order.index(one.problem), one.names))
+
+
+def _is_there(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file to compare: not a link to nothing, nor one that may not be read."""
+    return os.access(path, os.R_OK)
 
 
 def _picture_hash(path: str | os.PathLike[str]) -> str | None:

@@ -27,6 +27,7 @@ from nearkin.data.pair_tables import lists_pairs, pair_table
 from nearkin.data.picture_list import Pictures
 from nearkin.data.samples import DataSet, ImageArray, Samples, SampleSet, split_classes
 from nearkin.data.seeding import refuse_wrong_seed
+from nearkin.data.table_rows import TABLE_SUFFIXES
 from nearkin.data.tables import table
 from nearkin.data.texts import Texts
 from nearkin.data.vectors import Vectors
@@ -101,9 +102,10 @@ def _from_path(path: Path, test_fraction: float, seed: int) -> DataSet:
         return folder(path, test_fraction=test_fraction, seed=seed)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
-    if path.suffix.lower() == ".csv" and lists_pairs(path):
+    is_table = path.suffix.lower() in TABLE_SUFFIXES
+    if is_table and lists_pairs(path):
         return pair_table(path, seed=seed)
-    if path.suffix.lower() == ".csv":
+    if is_table:
         return table(path, test_fraction=test_fraction, seed=seed)
     raise ValueError(
         f"{path} is neither a folder with one folder of images per class nor a .csv file with the columns "
@@ -262,4 +264,5 @@ def _from_array(array: Tensor | NDArray[Any]) -> Samples:
     raise ValueError(
         f"an array of {array.dtype} {tuple(array.shape)} is neither images (uint8, (N, C, H, W) or "
         "(N, H, W, C) with 1 or 3 channels) nor vectors (floating point, (N, F))"
+        + ("; give images as bytes from 0 to 255" if array.ndim in (3, 4) else "")
     )

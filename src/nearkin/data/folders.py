@@ -25,6 +25,7 @@ def folder(
     *,
     test_fraction: float = 0.5,
     seed: int = 0,
+    merge_splits: bool = False,
     most_other_entries: int = MOST_OTHER_ENTRIES,
 ) -> DataSet:
     """Images in one folder per class.
@@ -37,6 +38,8 @@ def folder(
         root: The folder.
         test_fraction: Share of the classes to hold out where there is no folder ``test``.
         seed: Draws these classes.
+        merge_splits: Whether folders ``train``, ``validation`` and ``test`` are taken for one, as where they
+            hold different images of the same classes; classes are then held out as if there were none.
         most_other_entries: After so many folders and files that are no images the search is given up, if
             they are the majority: the root is probably a wrong one.
     """
@@ -47,7 +50,15 @@ def folder(
         raise FileNotFoundError(f"folder: {root} is not a folder")
     notes: list[str] = []
     places = _split_folders(root)
-    splits = {split: _images(place, notes, most_other_entries) for split, place in places.items()}
+    merged = bool(places) and merge_splits
+    splits = {
+        split: _images(place, notes, most_other_entries, note_single=not merged)
+        for split, place in places.items()
+    }
+    if merged:
+        notes.append(f"{root.name}: {', '.join(place.name for place in places.values())} are taken for one")
+        train, test = split_classes(_merged(root, places, splits), test_fraction, seed, what="test_fraction")
+        return DataSet("folder", train, test, notes=tuple(notes))
     if places:
         _refuse_common_classes(root, places, splits)
     everything = splits.pop("train") if places else _images(root, notes, most_other_entries)
@@ -83,12 +94,23 @@ def _refuse_common_classes(root: Path, places: dict[str, Path], splits: dict[str
             raise ValueError(
                 f"{root}: {len(common)} classes are in {places[one].name} and in {places[other].name} "
                 f"({some(common)}), but no class may be in two splits, since scores are for classes never "
-                "seen in training: merge these folders into one with a folder per class, and test_fraction "
-                "holds out classes, or protocol.name=closed_set images of every class"
+                "seen in training: --set data.merge_splits=true takes these folders for one, with a folder "
+                "per class, of which classes are held out, or images of every class with "
+                "--set protocol.name=closed_set"
             )
 
 
-def _images(root: Path, notes: list[str], most_other_entries: int) -> SampleSet:
+def _merged(root: Path, places: dict[str, Path], splits: dict[str, SampleSet]) -> SampleSet:
+    """The images of all splits, under their classes and their paths below the root."""
+    lines = [
+        Labelled(f"{places[split].name}/{found.samples.name(row)}", found.class_names[int(label)])
+        for split, found in splits.items()
+        for row, label in enumerate(found.labels)
+    ]
+    return image_set(lines, root)
+
+
+def _images(root: Path, notes: list[str], most_other_entries: int, *, note_single: bool = True) -> SampleSet:
     found = walk(root, most_other_entries=most_other_entries)
     classes, about_classes = classes_of(found)
     empty = [name for name, paths in classes.items() if not paths]
@@ -101,7 +123,7 @@ def _images(root: Path, notes: list[str], most_other_entries: int) -> SampleSet:
         )
     if empty:
         about.append(f"classes left out because they have no image: {some(empty)}")
-    if single:
+    if single and note_single:
         about.append(f"classes with only one image, which has no match: {some(single)}")
     notes.extend(f"{root.name}: {note}" for note in about)
     return image_set([Labelled(path, name) for name, paths in classes.items() for path in paths], root)

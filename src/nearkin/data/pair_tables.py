@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from nearkin.data.pair_sets import (
 )
 from nearkin.data.registry import registry
 from nearkin.data.samples import DataSet, Samples, SampleSet
+from nearkin.data.table_rows import read_columns, read_rows
 from nearkin.data.tables import SPLITS
 from nearkin.data.texts import Texts
 
@@ -35,11 +35,7 @@ _ANSWERS = {
 
 def lists_pairs(path: str | os.PathLike[str]) -> bool:
     """Whether a table's first line has columns of pairs or triplets, and not those of images with labels."""
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            columns = set(next(csv.reader(file), ()))
-    except (OSError, UnicodeDecodeError):
-        return False
+    columns = set(read_columns(path))
     return bool(columns & {*PAIR, *TRIPLET}) and not columns & {"path", "label"}
 
 
@@ -97,11 +93,9 @@ def _read(path: Path) -> tuple[list[str], Tensor, Tensor, list[int], list[str] |
     """Samples, pairs of their positions, answers, the line of each, and the split of each if there is one."""
     if not path.is_file():
         raise FileNotFoundError(f"pairs: there is no file {path}")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        columns = tuple(reader.fieldnames or ())
-        ends = _ends(columns)
-        table = [(reader.line_num, row) for row in reader]
+    found = read_rows(path)
+    columns, table = found.columns, found.rows
+    ends = _ends(columns)
     if not table:
         raise ValueError("no lines below its first")
     places: dict[str, int] = {}

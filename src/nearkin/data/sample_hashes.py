@@ -81,11 +81,15 @@ def fingerprint_of_set(sample_set: SampleSet) -> str:
 
 
 def quick_fingerprint(files: ImageFiles) -> str:
-    """A hash of paths, sizes and times of change, which reads no file."""
+    """A hash of paths, sizes and times of change, which reads no file; one may be missing."""
     digest = hashlib.sha256()
     for index in range(len(files)):
-        status = files.path(index).stat()
-        digest.update(f"{files.name(index)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        try:
+            status = files.path(index).stat()
+            state = f"{status.st_size}\0{status.st_mtime_ns}"
+        except OSError:
+            state = "cannot be read"
+        digest.update(f"{files.name(index)}\0{state}\0".encode())
     return digest.hexdigest()
 
 

@@ -361,6 +361,11 @@ def split_classes(
     if not 0 < fraction < 1:  # NaN neither
         raise ValueError(f"{what}={fraction} must lie between 0 and 1")
     refuse_wrong_seed(seed)
+    if sample_set.num_classes == 1:
+        raise ValueError(
+            f"all {len(sample_set):,} samples are of one class, {sample_set.class_names[0]}: at least two "
+            "classes are needed, to learn what differs"
+        )
     held_out = round(fraction * sample_set.num_classes)
     if not 1 <= held_out < sample_set.num_classes:
         raise ValueError(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from pathlib import Path
 from typing import Any
 
+from nearkin.data.folders import SPLIT_FOLDERS
 from nearkin.data.layout import Labelled, image_set
 from nearkin.data.registry import registry
 from nearkin.data.samples import DataSet, split_classes
+from nearkin.data.table_rows import read_rows
 
 SPLITS = ("train", "validation", "test")
+_SPLIT_CALLED = {name: split for split, names in SPLIT_FOLDERS.items() for name in names}
 _TRUE, _FALSE = frozenset({"1", "true", "yes"}), frozenset({"0", "false", "no", ""})
 
 
@@ -22,8 +24,12 @@ def table(
     images_root: str | os.PathLike[str] | None = None,
     test_fraction: float = 0.5,
     seed: int = 0,
+    path_column: str = "path",
+    label_column: str = "label",
 ) -> DataSet:
     """Images listed in a CSV file with a heading.
+
+    Fields are parted by commas, semicolons or tabs, whichever the heading has.
 
     Columns: ``path``, ``label``; optionally ``split`` (``train``, ``validation`` or ``test``), ``is_query``
     and ``is_gallery`` (true or false) for test images that only search or are only found, and ``camera``,
@@ -35,12 +41,14 @@ def table(
         images_root: What its paths are relative to; by default the file's folder.
         test_fraction: Share of the classes to hold out where there is no column ``split``.
         seed: Draws these classes.
+        path_column: The column of the paths, where it is called otherwise.
+        label_column: The column of the labels, where it is called otherwise.
     """
     if root is None:
         raise ValueError("csv needs root=…, a file with the columns path and label")
     path = Path(root)
     images = path.parent if images_root is None else Path(images_root)
-    rows = _rows(path)
+    rows = _rows(path, path_column, label_column)
     rows, notes = _without_repetitions(rows, path)
     camera_of = _cameras(rows, path)
 
@@ -53,13 +61,14 @@ def table(
         return DataSet("csv", train, test, notes=notes)
     lines: dict[str, list[Labelled]] = {part: [] for part in (*SPLITS, "query", "gallery")}
     for number, row in rows:
-        if row["split"] not in SPLITS:
+        split = _SPLIT_CALLED.get(row["split"].lower())
+        if split is None:
             raise ValueError(
                 f"{path}, line {number}: split is {row['split']!r}, not one of {', '.join(SPLITS)}"
             )
-        lines[row["split"]].append(labelled(row))
+        lines[split].append(labelled(row))
         for role in ("query", "gallery"):
-            if row["split"] == "test" and _is_true(row.get(f"is_{role}", ""), path, number):
+            if split == "test" and _is_true(row.get(f"is_{role}", ""), path, number):
                 lines[role].append(labelled(row))
     for part in ("train", "test"):
         if not lines[part]:
@@ -68,16 +77,25 @@ def table(
     return DataSet("csv", **splits, notes=notes)
 
 
-def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """Every row with the number of its line."""
+def _rows(path: Path, path_column: str, label_column: str) -> list[tuple[int, dict[str, str]]]:
+    """Every row with the number of its line; path and label are called so, whatever the file calls them."""
     if not path.is_file():
         raise FileNotFoundError(f"csv: there is no file {path}")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        missing = {"path", "label"} - set(reader.fieldnames or ())
-        if missing:
-            raise ValueError(f"{path}: no column {' and no column '.join(sorted(missing))} in its first line")
-        rows = [(reader.line_num, row) for row in reader]
+    found = read_rows(path)
+    called = {label_column.strip().lower(): "label", path_column.strip().lower(): "path"}
+    missing = [column for column in called if column not in found.columns]
+    if missing:
+        there = ", ".join(column for column in found.columns if column) or "none"
+        keys = " and ".join(f"data.{called[column]}_column" for column in missing)
+        raise ValueError(
+            f"{path}: no column {' and no column '.join(missing)} in its first line, whose columns are "
+            f"{there}: rename them there, or say by {keys} how they are called"
+        )
+    others = {"path", "label"} - {*called}  # of another meaning here
+    rows = [
+        (number, {called.get(name, name): value for name, value in row.items() if name not in others})
+        for number, row in found.rows
+    ]
     for number, row in rows:
         if None in row or None in row.values():
             raise ValueError(f"{path}, line {number}: not as many fields as the first line has")

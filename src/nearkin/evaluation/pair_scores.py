@@ -22,6 +22,7 @@ from nearkin.evaluation.spread import (
 from nearkin.evaluation.thresholds import (
     FEWEST_CLASSES,
     MOST_RIGHT,
+    WANTED_RATE,
     Threshold,
     TooFewPairsError,
     rates_at_threshold,
@@ -205,7 +206,7 @@ def choose_threshold_on_pairs(
         negatives,
         positives,
         tuple(class_names),
-        **({} if by_rate else {"rule": MOST_RIGHT}),
+        WANTED_RATE if by_rate else MOST_RIGHT,
     )
 
 

@@ -57,6 +57,8 @@ class Threshold:
         positive_pairs: Pairs of samples of one class.
         class_names: Which classes; empty where they have no names.
         rule: What it was chosen for: the wanted rate, or, of few known pairs, the most right answers.
+        known_classes: Whether the network was trained on other samples of these classes (a closed set). Then
+            the rates are for new samples of known classes, and say nothing of new classes.
 
     >>> draw = torch.Generator().manual_seed(0)
     >>> labels = torch.arange(20).repeat_interleave(10)
@@ -74,6 +76,12 @@ class Threshold:
     positive_pairs: int
     class_names: tuple[str, ...] = ()
     rule: str = WANTED_RATE
+    known_classes: bool = False
+
+    @property
+    def where(self) -> str:
+        """Where its rates are expected: "on new classes", or on new samples of classes trained on."""
+        return "on new samples of classes trained on" if self.known_classes else "on new classes"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -97,6 +105,7 @@ class Threshold:
                 positive_pairs=int(values["positive_pairs"]),
                 class_names=tuple(values.get("class_names", ())),
                 rule=str(values.get("rule", WANTED_RATE)),
+                known_classes=bool(values.get("known_classes", False)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"these values are no threshold: {error!r}") from None
@@ -105,7 +114,7 @@ class Threshold:
         accepts, rejects = self.false_accept_rate, self.false_reject_rate
         return (
             f"same from similarity {self.similarity:.4f} on: false accepts {percent(accepts.value)} % "
-            f"({percent(accepts.low)} to {percent(accepts.high)} % on new classes), false rejects "
+            f"({percent(accepts.low)} to {percent(accepts.high)} % {self.where}), false rejects "
             f"{percent(rejects.value)} % ({percent(rejects.low)} to {percent(rejects.high)} %); "
             f"chosen on {self._chosen_on()}"
         )

@@ -97,7 +97,10 @@ class EmbeddedStore:
         self.folder = self.place = Path(folder)
         self._file = self.folder / DATABASE
         if not self._file.is_file():
-            raise ValueError(f"{self.folder} is no index: it has no {DATABASE}")
+            raise ValueError(
+                f"{self.folder} is no index: it has no {DATABASE}; "
+                "nearkin index MODEL FOLDER -o NAME.index makes one"
+            )
         self._own = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._lock = threading.Lock()

@@ -368,8 +368,8 @@ class Index:
         items = [(old, replace(old, **{key: getattr(new, key) for key in what})) for old, new in known]
         self.store.update([item for old, item in items if item != old])
 
-    def remove(self, ids: Iterable[int | str] | int | str) -> int:
-        """Remove items by their ids or names.
+    def remove(self, ids: Iterable[int | Path_] | int | Path_) -> int:
+        """Remove items by their ids or names; a path stands for the name that :meth:`add` gives it.
 
         Returns:
             How many were removed.
@@ -377,7 +377,8 @@ class Index:
         Raises:
             KeyError: There is no item of such an id or name; nothing is removed then.
         """
-        wanted = [ids] if isinstance(ids, int | str) else list(ids)
+        several = [ids] if isinstance(ids, int | str | os.PathLike) else list(ids)
+        wanted = [Path(one).as_posix() if isinstance(one, os.PathLike) else one for one in several]
         named = [one for one in wanted if isinstance(one, str)]
         found = self.store.by_name(named)
         numbers = [one for one in wanted if not isinstance(one, str)]

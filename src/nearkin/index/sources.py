@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from nearkin.data import ImageFiles, Samples, SampleSet, Texts
+from nearkin.data.class_folders import files_below
 from nearkin.data.content_hashes import content_hashes
 from nearkin.data.decoding import IMAGE_SUFFIXES
 from nearkin.data.packed import is_packed, packed_images
@@ -102,26 +103,6 @@ def without_repeats(sources: Sources) -> tuple[Sources, int]:
         return sources, 0
     once = [sources.items[place] for place in kept]
     return replace(sources, samples=sources.samples.select(kept), items=once), repeats
-
-
-def files_below(folder: Path) -> list[str]:
-    """The images in a folder and below, as paths relative to it, in order; links are followed once."""
-    found: list[str] = []
-    seen: set[str] = set()
-    for directory, inner, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(directory)
-        if real in seen:
-            inner.clear()
-            continue
-        seen.add(real)
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        below = Path(directory).relative_to(folder)
-        found += [
-            (below / file).as_posix()
-            for file in sorted(files)
-            if not file.startswith(".") and Path(file).suffix.lower() in IMAGE_SUFFIXES
-        ]
-    return found
 
 
 def _named(inputs: Any, model: Model) -> tuple[Samples, list[str] | None, Sequence[Any]]:

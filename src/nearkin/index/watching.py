@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearkin.data import ImageFiles
+from nearkin.data.class_folders import files_below
 from nearkin.index.items import Added
-from nearkin.index.sources import files_below
 
 if TYPE_CHECKING:
     from nearkin.index.index import Index

@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from nearkin.data import DatasetSamples, ImageFiles, Samples, SampleSet, Texts
 from nearkin.data import as_samples as data_samples
-from nearkin.data.decoding import IMAGE_SUFFIXES
+from nearkin.data.class_folders import files_below
+from nearkin.data.decoding import IMAGE_SUFFIXES, as_rgb
 
 _CHANNELS = {1, 3}
+_RGBA = 4
 
 
 def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) -> Samples:
@@ -39,8 +42,12 @@ def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) 
         return _files([inputs])
     if isinstance(inputs, str) or _is_picture(inputs):
         inputs = [inputs]
-    if isinstance(inputs, Tensor | np.ndarray):
-        return data_samples(_one_or_more(torch.as_tensor(inputs), channels))
+    if isinstance(inputs, bytes | bytearray | memoryview):
+        raise ValueError("cannot embed bytes: open a picture first, PIL.Image.open(io.BytesIO(data))")
+    if isinstance(inputs, np.ndarray):
+        inputs = torch.from_numpy(np.require(inputs, requirements="W"))  # a picture's own array is read-only
+    if isinstance(inputs, Tensor):
+        return data_samples(_one_or_more(_opaque(inputs), channels))
     if hasattr(inputs, "select") and hasattr(inputs, "name") and hasattr(inputs, "__getitem__"):
         samples: Samples = inputs
         return samples
@@ -63,6 +70,15 @@ def _listed(values: list[Any], takes_images: bool) -> Samples:
     return data_samples(values)
 
 
+def _opaque(array: Tensor) -> Tensor:
+    """Images whose fourth channel, the last axis, is opacity: what is transparent becomes white."""
+    if array.dtype != torch.uint8 or array.ndim not in (3, 4) or array.shape[-1] != _RGBA:
+        return array
+    pictures = array.cpu().numpy() if array.ndim == 4 else array.unsqueeze(0).cpu().numpy()
+    white = [np.asarray(as_rgb(Image.fromarray(picture))) for picture in pictures]
+    return torch.from_numpy(np.stack(white))
+
+
 def _one_or_more(array: Tensor, channels: int | None) -> Tensor:
     """A single image or vector as a batch of one; three axes without channels are several grey images."""
     if array.dtype != torch.uint8:
@@ -83,7 +99,7 @@ def _files(paths: Sequence[str | os.PathLike[str]]) -> Samples:
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            inside = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+            inside = sorted(path / name for name in files_below(path))
             if not inside:
                 raise ValueError(f"{path} holds no image")
             found += inside

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nearkin.atomic import atomic_path
 from nearkin.data.known_pairs import joined
+from nearkin.data.table_rows import TABLE_SUFFIXES, read_rows
 from nearkin.evaluation import (
     Interval,
     Threshold,
@@ -66,20 +67,18 @@ class PairTable:
         if not file.is_file():
             raise FileNotFoundError(f"there is no file {file}")
         folder = file.parent if root is None else Path(root)
-        if file.suffix.lower() != ".csv":
+        if file.suffix.lower() not in TABLE_SUFFIXES:
             found = read_lfw_pairs(file)
             return cls(found.a, found.b, found.same, folder, found.folds)
         return cls._of_csv(file, folder)
 
     @classmethod
     def _of_csv(cls, file: Path, root: Path) -> PairTable:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines)
-            columns = reader.fieldnames or ()
-            missing = [column for column in ("a", "b") if column not in columns]
-            if missing:
-                raise ValueError(f"{file}: no column {' and no column '.join(missing)} in its first line")
-            rows = [(reader.line_num, row) for row in reader]
+        found = read_rows(file)
+        columns, rows = found.columns, found.rows
+        missing = [column for column in ("a", "b") if column not in columns]
+        if missing:
+            raise ValueError(f"{file}: no column {' and no column '.join(missing)} in its first line")
         if not rows:
             raise ValueError(f"{file}: no lines below its first")
         for number, row in rows:

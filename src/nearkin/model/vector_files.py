@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from nearkin.atomic import atomic_path, remove_unfinished, write_json
 from nearkin.data import ImageFiles, Samples, Texts
 from nearkin.data import as_samples as data_samples
-from nearkin.data.decoding import IMAGE_SUFFIXES
+from nearkin.data.class_folders import files_below
 from nearkin.data.packed import SUFFIXES as PACKED
 from nearkin.data.packed import PackedImages, packed_images
 from nearkin.extras import require
@@ -138,7 +138,7 @@ def _images(paths: Sequence[Path]) -> NamedSamples:
     labels: list[str | None] = []
     for given in paths:
         if given.is_dir():
-            inside = [file for file in sorted(given.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+            inside = sorted(given / name for name in files_below(given))
             if not inside:
                 raise ValueError(f"{given} holds no image")
             below = [file.relative_to(given) for file in inside]
@@ -154,7 +154,11 @@ def _images(paths: Sequence[Path]) -> NamedSamples:
 
 
 def _state(file: Path) -> str:
-    about = file.stat()
+    """What changes when a file does; one that is not there (a link to nothing) has a state, too."""
+    try:
+        about = file.stat()
+    except OSError:
+        return f"{file.absolute()} cannot be read"
     return f"{file.absolute()} {about.st_size} {about.st_mtime_ns}"
 
 

@@ -16,8 +16,8 @@ FINAL = "final"
 def train_final(task: Task, run: Run, observer: Observer | None = None) -> Path:
     """Train a finished run's network anew on all classes, those of validation and test included.
 
-    Nothing is left to test it on: the run's own scores are those of the network that was trained without
-    them, and the best estimate there is. Killed, it goes on where it was.
+    Nothing is left to test it on: the run's own scores, and its threshold, are those of the network that was
+    trained without them, and the best estimate there is. Killed, it goes on where it was.
 
     Args:
         task: That of the run.
@@ -44,9 +44,18 @@ def train_final(task: Task, run: Run, observer: Observer | None = None) -> Path:
             f"validation chose the network of {run.path} before training: there is nothing to train"
         )
     settings = replace(task.settings, stop_after=min(epoch, task.settings.epochs))
-    observer.stage(f"training on all classes for {settings.last_epoch} epochs, as validation chose")
+    epochs = "1 epoch" if settings.last_epoch == 1 else f"{settings.last_epoch} epochs"
+    chosen = "" if run.result.validation is None else ", as validation chose"
+    observer.stage(f"training on all classes for {epochs}{chosen}")
     home.path.mkdir(parents=True, exist_ok=True)
-    train(replace(task, settings=settings), home, task.embedder.copy(), _everything(task), observer=observer)
+    train(
+        replace(task, settings=settings),
+        home,
+        task.embedder.copy(),
+        _everything(task),
+        threshold=run.result.threshold,
+        observer=observer,
+    )
     home.remove_checkpoints()
     return home.path
 

@@ -43,7 +43,11 @@ def carry_out(
     try:
         task = recipe.build(observer, remembered=begun.chosen_before())
         run = execute(task, Run.open(path, task.description), observer)
-        if final:
+        if final and run.result.epoch == 0:
+            observer.note(
+                f"no final training: epoch 0 was chosen, the network before training, and {path} has it"
+            )
+        elif final:
             train_final(task, run, observer)
         return run
     finally:

@@ -83,6 +83,17 @@ def _set(values: dict[str, Any], objects: dict[str, Any], key: str, given: Any) 
         raise RecipeError(f"unknown setting {key}: {nearest_name(key, known)}")
 
 
+def key_of(word: str) -> str | None:
+    """The dotted key of a recipe that a word stands for, if it does.
+
+    >>> key_of("epochs"), key_of("loss"), key_of("colour")
+    ('training.epochs', 'loss.name', None)
+    """
+    if word in ("seed", "terms"):
+        return word
+    return f"{word}.name" if word in SECTIONS and word not in ("training", "evaluation") else _SHORT.get(word)
+
+
 def _start(data: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the first argument says: a recipe, a place, a name, or an object."""
     if data is None:

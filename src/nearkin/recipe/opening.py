@@ -33,7 +33,7 @@ def open_data(recipe: Recipe, observer: Observer | None = None) -> DataSet:
                 "pass it again, nearkin.train(my_data, …), or name it as module:object"
             )
         observer.stage(f"opening {settings.name}")
-        data_set = _opened(settings.name, settings.root, settings.keywords)
+        data_set = opened(settings.name, settings.root, settings.keywords)
     data_set = arranged(recipe, data_set)
     observer.stage("checking images")
     bad = data.bad_images(data_set, progress=observer.progress)
@@ -68,7 +68,8 @@ def arranged(recipe: Recipe, data_set: DataSet) -> DataSet:
     return made
 
 
-def _opened(name: str, root: str | None, keywords: dict[str, Any]) -> DataSet:
+def opened(name: str, root: str | None, keywords: dict[str, Any]) -> DataSet:
+    """The data set of a name, of ours or of a plug-in; no image is looked at."""
     if name in data.names():
         return data.build(name, root, **keywords)
     maker = DataRecipe.maker(name)

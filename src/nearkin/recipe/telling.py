@@ -53,9 +53,18 @@ def _trained(recipe: Recipe, task: Task) -> str:
         return f"all of it{head}"
     crops = recipe.network.cached_crops
     views = f" for {2 + crops} views of each image ({crops} random crops among them)" if crops else ""
-    size = f"{cache_bytes(recipe, task) / 1e9:.1f} GB"
+    size = _told_bytes(cache_bytes(recipe, task))
     stage = recipe.network.cached_trunk
     return f"what comes after {stage}; the rest is computed once{views}, {size} on disk{head}"
+
+
+def _told_bytes(count: int) -> str:
+    """A size for a person.
+
+    >>> _told_bytes(2_340_000_000), _told_bytes(12_600_000)
+    ('2.3 GB', '13 MB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def cache_bytes(recipe: Recipe, task: Task) -> int:
@@ -91,4 +100,7 @@ def _length(recipe: Recipe, task: Task) -> str:
             f"{epochs} at most; {validation.num_classes} classes choose how many, and then all of them teach"
             f"{within}"
         )
-    return f"{epochs}; {validation.num_classes} classes that are not trained on choose the best one{within}"
+    choose = f"{validation.num_classes} classes that are not trained on"
+    if task.data.closed:
+        choose = f"{len(validation):,} images of these classes that are not trained on"
+    return f"{epochs}; {choose} choose the best one{within}"

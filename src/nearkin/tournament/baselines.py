@@ -69,7 +69,8 @@ def _pca(X: Array, _: NDArray[np.int64], size: int) -> Map:
 
 def _lda(X: Array, y: NDArray[np.int64], size: int) -> Map:
     """Discriminants among twice as many principal components: with more, small classes give noise."""
-    first = _pca(X, y, 2 * size)
+    spare = len(X) - len(np.unique(y))  # with more, the scatter within classes has no inverse
+    first = _pca(X, y, max(min(2 * size, spare), 1))
     Z = first(X)
     learnt = LinearDiscriminantAnalysis(n_components=min(size, len(np.unique(y)) - 1, Z.shape[1])).fit(Z, y)
     return lambda points: np.asarray(learnt.transform(first(points)), dtype=np.float32)

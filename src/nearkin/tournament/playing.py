@@ -16,10 +16,12 @@ from nearkin.benchmark.progress import Board, BoardObserver
 from nearkin.benchmark.watching import BoardDisplay
 from nearkin.display import observer_for
 from nearkin.observer import Observer
-from nearkin.recipe import read_toml
+from nearkin.recipe import Recipe, read_toml
 from nearkin.recipe.choices import PYTHON
 from nearkin.recipe.object_names import importable_name, named_instance
 from nearkin.recipe.objects import recipe_of
+from nearkin.recipe.opening import opened
+from nearkin.recipe.photographs import choice_for_few_classes
 from nearkin.recipe.sections import LossRecipe
 from nearkin.recipe.terms import merged
 from nearkin.registry import nearest_name
@@ -194,6 +196,7 @@ def plan_for(
     """
     if isinstance(data, list) and len(data) == 1:
         (data,) = data
+    said = _said(settings)
     if isinstance(data, Plan):
         values: dict[str, Any] = data.model_dump(exclude_unset=True)
     elif data is None:
@@ -207,9 +210,9 @@ def plan_for(
         table = recipe.resolved().data
         name = Path(data).stem if isinstance(data, str | os.PathLike) else str(table.name)
         # All losses are selected on the same classes; to train the best one on all classes is another run.
-        own = merged({"protocol": {"name": "fixed_validation"}}, recipe.said)
+        protocol = _protocol_for_few_classes(Recipe.parse(merged(recipe.said, said))) or "fixed_validation"
+        own = merged({"protocol": {"name": protocol}}, recipe.said)
         values = {"name": _name_for(name, table.root), "recipe": own}
-    said = _said(settings)
     values = {**values, "recipe": merged(values.get("recipe", {}), said)}
     if losses is not None or "losses" not in values:
         values["losses"] = _entries(TEN if losses is None else losses)
@@ -225,6 +228,19 @@ def plan_for(
         values.pop("found", None)
         values["tuning"] = _budget(values.get("tuning"), tune)
     return Plan.parse(values, source=str(values.get("name", PLAN)))
+
+
+def _protocol_for_few_classes(recipe: Recipe) -> str | None:
+    """The protocol of a training on data of so few classes that none can be held out; else ``None``."""
+    table = recipe.resolved().data
+    if table.root is None or table.name is None:
+        return None
+    try:
+        data_set = opened(table.name, table.root, table.keywords)
+    except (ValueError, OSError):  # which whoever opens it to train says better
+        return None
+    choice = choice_for_few_classes(recipe, data_set).get("protocol.name")
+    return None if choice is None else str(choice[0])
 
 
 def _budget(planned: Any, tune: bool | int) -> dict[str, Any]:

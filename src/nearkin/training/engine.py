@@ -443,7 +443,8 @@ class _Training:
         def chosen() -> Threshold | None:
             try:
                 if known is None:
-                    return choose_threshold(embeddings, held_out.labels, **settings)
+                    found = choose_threshold(embeddings, held_out.labels, **settings)
+                    return replace(found, known_classes=bool({*class_names} & {*self.samples.class_names}))
                 pairs, same = known.scored()
                 similarity = pair_similarities(embeddings, pairs)
                 return choose_threshold_on_pairs(similarity, same, known.groups[pairs], **settings)

@@ -452,10 +452,17 @@ class Result:
             before = f"{100 * self.start.test.recall_at[k]:.2f} %"
             if self.start.verification is not None:
                 before = f"ROC AUC {100 * self.start.verification.verification.roc_auc:.2f} %"
-            lines.append(f"{self.start.name}: {before}; training {self.start.verdict}")
+            lines.append(f"{self.start.name}: {before}; {self.verdict}")
         lines.append(f"selected: {self.rule}" + (f", epoch {self.epoch}" if self.epoch else ""))
         lines += [f"warning: {text}" for text in self.warnings]
         return "\n".join(lines)
+
+    @property
+    def verdict(self) -> str:
+        """Whether training helped, in words; empty where nobody measured what it started from."""
+        if self.epoch == 0:
+            return "nothing was trained: epoch 0 was chosen, the network before training"
+        return "" if self.start is None else f"training {self.start.verdict}"
 
     def _repr_html_(self) -> str:
         rows = self.rows()

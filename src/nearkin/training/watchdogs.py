@@ -192,12 +192,20 @@ class Watchdogs:
             )
         patience = max(3, ceil(self._settings.epochs / 4))
         if now["epoch"] - best["epoch"] >= patience and now[score] < best[score] - _FALLEN:
+            chosen = self._chosen([row for row in rows if score in row])
+            untrained = "" if chosen else ", the network as it was,"
             self._say(
                 "validation",
                 f"epoch {now['epoch']}: validation has fallen since epoch {best['epoch']}, {score} from "
-                f"{100 * best[score]:.1f}% to {100 * now[score]:.1f}%. Epoch {best['epoch']} stays chosen. "
-                "Try fewer training.epochs, smaller learning rates, or more optimizer.weight_decay",
+                f"{100 * best[score]:.1f}% to {100 * now[score]:.1f}%. Epoch {chosen}{untrained} stays "
+                "chosen. Try fewer training.epochs, smaller learning rates, or more optimizer.weight_decay",
             )
+
+    def _chosen(self, rows: list[dict[str, Any]]) -> int:
+        """The epoch that a training keeps: the best, the untrained network included; of equals the later."""
+        keys = self._settings.selection_keys
+        best = max(rows, key=lambda row: (*(row[key] for key in keys if key in row), row["epoch"]))
+        return int(best["epoch"])
 
     def _say(self, what: str, text: str) -> None:
         if what not in self._given:
