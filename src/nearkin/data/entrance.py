@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from nearkin.data.caption_tables import caption_table, lists_captions
 from nearkin.data.dataset_samples import DatasetSamples, Progress, dataset_labels
 from nearkin.data.decoding import IMAGE_SUFFIXES, ImageFiles
 from nearkin.data.folders import folder
@@ -101,13 +102,15 @@ def _from_path(path: Path, test_fraction: float, seed: int) -> DataSet:
         return folder(path, test_fraction=test_fraction, seed=seed)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
+    if path.suffix.lower() == ".csv" and lists_captions(path):
+        return caption_table(path, test_fraction=test_fraction, seed=seed)
     if path.suffix.lower() == ".csv" and lists_pairs(path):
         return pair_table(path, seed=seed)
     if path.suffix.lower() == ".csv":
         return table(path, test_fraction=test_fraction, seed=seed)
     raise ValueError(
         f"{path} is neither a folder with one folder of images per class nor a .csv file with the columns "
-        "path and label, or a and b"
+        "path and label, a and b, or image and text"
         + ("; vectors need labels: give the pair (path, labels)" if path.suffix == ".npy" else "")
     )
 

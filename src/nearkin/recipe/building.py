@@ -17,12 +17,14 @@ from torch.optim import Optimizer
 
 from nearkin import losses, networks, sampling
 from nearkin.data import DataSet, PerSample, Preprocessing, SampleSet, Texts, TwoModalities, Vectors
+from nearkin.data.image_and_text import IMAGE_AND_TEXT
 from nearkin.data.per_sample import as_transform
 from nearkin.data.transforms import Transform
+from nearkin.language import ImageText
 from nearkin.losses.base import Loss
 from nearkin.losses.base import registry as loss_registry
 from nearkin.losses.modifiers.distil import EMA
-from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, freeze_batch_norm
+from nearkin.networks import Embedder, Network, TwoTowers, WrappedNetwork, as_network, freeze_batch_norm
 from nearkin.networks.base import Backbone, EmbeddingNetwork, refuse_pooling
 from nearkin.observer import Observer
 from nearkin.open_files import allow_open_files
@@ -492,12 +494,15 @@ def build_embedder(
     own = recipe.network.is_own_module
     if not own:
         _refuse_what_is_no_image(recipe, data_set.train)
-    network = None if own else build_network(recipe)
-    preprocessing = recipe.objects.get("preprocessing") if network is None else network.preprocessing
+    module = _own_module(recipe) if own else build_network(recipe)
+    preprocessing = recipe.objects.get("preprocessing")
+    if preprocessing is None and isinstance(module, Network | TwoTowers):
+        preprocessing = module.preprocessing
     training, evaluation, spec, reasons = _transforms(recipe, data_set.train, preprocessing)
-    if network is None:
+    if own:
         example = evaluation(data_set.train.samples, [0, min(1, len(data_set.train) - 1)], [0, 1])
-        network = _own_network(recipe, example, preprocessing)
+        module = _own_network(recipe, module, example, preprocessing)
+    network: Network = module
     if recipe.network.freeze_batch_norm:
         freeze_batch_norm(network)
     if network.preprocessing is not None:
@@ -545,17 +550,31 @@ def build_network(recipe: Recipe) -> Network:
     )
 
 
-def _own_network(recipe: Recipe, example: Any, preprocessing: Preprocessing | None) -> Network:
+def _own_module(recipe: Recipe) -> Any:
+    """What a recipe names that is no network of ours, or what was given in Python."""
+    settings = recipe.network
+    if settings.name.startswith(PYTHON):
+        return copy.deepcopy(_given(recipe, "network"))
+    maker = NetworkRecipe.maker(settings.name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return maker(**settings.keywords, **_own_size(maker, settings))
+
+
+def _own_size(maker: Callable[..., Any], settings: NetworkRecipe) -> dict[str, Any]:
+    """The size of the embedding, for a network that takes it itself."""
+    takes_it = "embedding_dim" in inspect.signature(maker).parameters
+    return {"embedding_dim": settings.embedding_dim} if takes_it and settings.embedding_dim else {}
+
+
+def _own_network(recipe: Recipe, module: Any, example: Any, preprocessing: Preprocessing | None) -> Network:
     """Anybody's module, with a head where the recipe asks for one."""
     settings = recipe.network
     spec: dict[str, Any] | None = None
-    if settings.name.startswith(PYTHON):
-        module = copy.deepcopy(_given(recipe, "network"))
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
-            module = NetworkRecipe.maker(settings.name)(**settings.keywords)
-        spec = {"object": settings.name, "keywords": settings.keywords}
+    size: dict[str, Any] = {}
+    if not settings.name.startswith(PYTHON):
+        size = _own_size(NetworkRecipe.maker(settings.name), settings)
+        spec = {"object": settings.name, "keywords": settings.keywords | size}
     if isinstance(module, Backbone):
         return EmbeddingNetwork(module, embedding_dim=settings.embedding_dim or 64, pooling=settings.pooling)
     refuse_pooling(settings.pooling)
@@ -565,12 +584,12 @@ def _own_network(recipe: Recipe, example: Any, preprocessing: Preprocessing | No
     network = as_network(
         module,
         example,
-        embedding_dim=settings.embedding_dim,
+        embedding_dim=None if size else settings.embedding_dim,
         preprocessing=preprocessing,
         seed=recipe.seed,
     )
     if isinstance(network, WrappedNetwork):
-        network.spec = spec
+        network.spec = module.spec if isinstance(module, ImageText) else spec
     return network
 
 
@@ -601,6 +620,8 @@ def _transforms(
 def _fitting_transform(samples: SampleSet, preprocessing: Preprocessing | None) -> tuple[str, str]:
     if isinstance(samples.samples, Texts | Vectors) or preprocessing is None:
         return "as_is", "samples go to the network as they are"
+    if isinstance(samples.samples, TwoModalities):
+        return IMAGE_AND_TEXT, f"images of {preprocessing.size} pixels for their network, texts as they are"
     if preprocessing.resize is None and _are_of_size(samples, preprocessing.size):
         return "none", "the network takes images of this size as they are"
     return "resized_crop", f"the network takes images of {preprocessing.size} pixels"
