@@ -1,10 +1,10 @@
 """Every ``nearkin …`` that README and the pages tell a reader to type is typed here, on small data.
 
 A page's bash blocks are run one by one, each in a folder of its own that holds what the documents speak of:
-``birds/`` (a folder per class), ``birds.toml``, ``pairs.csv``, ``captions.csv``, ``people.csv``, ``points.csv``, ``mine.npz``
-and, unless the block trains it, the finished run ``runs/birds``. What takes hours or a network is listed in
-``NOT_RUN`` with the reason; its options are checked all the same. New pages need nothing: their blocks are
-found.
+``birds/`` (a folder per class), ``birds.toml``, ``pairs.csv``, ``captions.csv``, ``people.csv``,
+``points.csv``, ``mine.npz`` and, unless the block trains it, the finished run ``runs/birds``. What takes
+hours or a network is listed in ``NOT_RUN`` with the reason; its options are checked all the same. New pages need
+nothing: their blocks are found.
 """
 
 from __future__ import annotations

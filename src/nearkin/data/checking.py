@@ -48,7 +48,7 @@ def check_images(
         progress: Called with the images done and the number of all.
     """
     splits = [images] if isinstance(images, SampleSet) else _disjoint_splits(images)
-    files = [found for split in splits if (found := image_files(split)) is not None]
+    files = [own for split in splits if (own := image_files(split)) is not None]
     places = [(source, index) for source in files for index in range(len(source))]
     bad = []
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:

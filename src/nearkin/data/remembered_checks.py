@@ -28,7 +28,7 @@ def bad_images(
         progress: Called with the images done and the number of all.
     """
     splits = [split for split in (data_set.train, data_set.validation, data_set.test) if split is not None]
-    files = [found for split in splits if (found := image_files(split)) is not None]
+    files = [own for split in splits if (own := image_files(split)) is not None]
     if not files:
         return []
     key = hashlib.sha256("".join(quick_fingerprint(images) for images in files).encode()).hexdigest()[:32]

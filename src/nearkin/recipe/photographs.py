@@ -57,6 +57,7 @@ class Open:
     recipe: Recipe
 
     def __call__(self, key: str) -> bool:
+        """Whether nothing is said under a dotted key."""
         table, _, name = key.partition(".")
         said = self.recipe.said.get(table, {})
         return name not in ({"name": said} if isinstance(said, str) else said)
