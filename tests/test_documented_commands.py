@@ -3,8 +3,8 @@
 A page's bash blocks are run one by one, each in a folder of its own that holds what the documents speak of:
 ``birds/`` (a folder per class), ``birds.toml``, ``pairs.csv``, ``captions.csv``, ``people.csv``,
 ``points.csv``, ``mine.npz`` and, unless the block trains it, the finished run ``runs/birds``. What takes
-hours or a network is listed in ``NOT_RUN`` with the reason; its options are checked all the same. New pages need
-nothing: their blocks are found.
+hours or a network is listed in ``NOT_RUN`` with the reason; its options are checked all the same. New
+pages need nothing: their blocks are found.
 """
 
 from __future__ import annotations
