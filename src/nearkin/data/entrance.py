@@ -155,6 +155,11 @@ def _read_sample_set(
         raise TypeError("a DataLoader gives batches: give its .dataset instead")
     if isinstance(data, IterableDataset) or (is_hugging_face(data) and not hasattr(data, "__len__")):
         raise TypeError("an IterableDataset has no length and no order: a map-style Dataset is needed")
+    if _is_data_frame(data):
+        raise TypeError(
+            "a DataFrame does not say which column is the sample: give the pair of both, "
+            '(frame["text"], frame["label"])'
+        )
     if is_hugging_face(data):
         sample, label = hugging_face_columns(data, sample, label)
         return SampleSet(HuggingFaceSamples(data, sample), hugging_face_labels(data, label))
@@ -167,6 +172,11 @@ def _read_sample_set(
         raise ValueError("there are no samples")
     labels = dataset_labels(data, label=label, progress=progress)
     return SampleSet(DatasetSamples(data, sample=sample, label=label), _named(labels, data))
+
+
+def _is_data_frame(data: Any) -> bool:
+    """Whether it is a table of pandas, which is not imported for this."""
+    return hasattr(data, "iloc") and hasattr(data, "columns")
 
 
 def _is_map_style(data: Any) -> bool:
@@ -201,6 +211,8 @@ def as_samples(samples: Any) -> Samples:
             raise FileNotFoundError(f"{samples}: there is no such file")
         array = np.load(samples, mmap_mode="r", allow_pickle=False)
         return _from_array(array) if array.dtype == np.uint8 else Vectors(samples)
+    if hasattr(samples, "iloc"):  # of pandas: a column of anything, or a table of numbers
+        samples = samples.to_numpy() if _is_data_frame(samples) else samples.tolist()
     if isinstance(samples, Tensor):
         return _from_array(samples.detach().cpu().numpy() if samples.dtype == torch.uint8 else samples)
     if isinstance(samples, np.ndarray) and samples.dtype.kind not in "OUS":

@@ -298,7 +298,13 @@ def _built(recipe: Recipe, key: str, section: type[Choice], kind: type[Any]) -> 
     """A choice without further arguments, made; one that was given in Python is taken."""
     choice = getattr(recipe, key)
     if choice.name.startswith(PYTHON):
-        return _given(recipe, key)
+        given = _given(recipe, key)
+        if not isinstance(given, kind):
+            raise ValueError(
+                f"the {key} that was given is of the type {type(given).__name__}, which is no "
+                f"{kind.__name__}: derive it from {kind.__module__}.{kind.__name__}"
+            )
+        return given
     built = section.maker(choice.name)(**choice.keywords)
     if kind is not object and not isinstance(built, kind):
         raise ValueError(f"{key}.name={choice.name} makes {type(built).__name__}, not a {kind.__name__}")
@@ -366,6 +372,7 @@ def _labelled_sampler_maker(recipe: Recipe) -> SamplerMaker:
         labels: Tensor, *, seed: int, rank: int, world_size: int, pairs: Tensor | None = None
     ) -> PlannedSampler:
         made = maker or _given(recipe, "sampler")
+        _refuse_instance("sampler", made, "(labels, batch_size=…, seed=…, rank=…, world_size=…)")
         known = {"pairs": pairs} if "pairs" in inspect.signature(made).parameters else {}
         sampler: PlannedSampler = made(
             labels,
@@ -376,6 +383,11 @@ def _labelled_sampler_maker(recipe: Recipe) -> SamplerMaker:
             **known,
             **settings.keywords,
         )
+        if not isinstance(sampler, PlannedSampler):
+            raise ValueError(
+                f"the sampler {type(sampler).__name__} is no nearkin.sampling.PlannedSampler, whose epochs "
+                "are planned so that a run can go on anywhere: derive from it, or from BalancedSampler"
+            )
         return sampler
 
     return make
@@ -389,6 +401,8 @@ def _optimizer_maker(recipe: Recipe) -> Callable[[list[dict[str, Any]]], Optimiz
         else OptimizerRecipe.maker(settings.name)
     )
 
+    _refuse_instance("optimizer", maker, "(params, lr=…, weight_decay=…)")
+
     def make(groups: list[dict[str, Any]]) -> Optimizer:
         optimizer: Optimizer = maker(
             groups, lr=settings.lr, weight_decay=settings.weight_decay, **settings.keywords
@@ -396,6 +410,15 @@ def _optimizer_maker(recipe: Recipe) -> Callable[[list[dict[str, Any]]], Optimiz
         return optimizer
 
     return make
+
+
+def _refuse_instance(key: str, given: Any, arguments: str) -> None:
+    """Say that what was given is made already, and not what makes it."""
+    if not callable(given):
+        raise ValueError(
+            f"{key} must be a class or function {arguments}, which a run calls itself, not an object of the "
+            f"type {type(given).__name__}"
+        )
 
 
 def _loss_maker(recipe: Recipe, num_features: int, unlabelled: Method | None) -> LossMaker:
@@ -563,7 +586,10 @@ def _own_module(recipe: Recipe) -> Any:
 
 def _own_size(maker: Callable[..., Any], settings: NetworkRecipe) -> dict[str, Any]:
     """The size of the embedding, for a network that takes it itself."""
-    takes_it = "embedding_dim" in inspect.signature(maker).parameters
+    own = inspect.signature(maker).parameters.get("embedding_dim")
+    takes_it = own is not None
+    if own is not None and own.default is own.empty and settings.embedding_dim is None:
+        raise ValueError(f"{settings.name} needs the size of an embedding: say network.embedding_dim")
     return {"embedding_dim": settings.embedding_dim} if takes_it and settings.embedding_dim else {}
 
 
