@@ -132,6 +132,8 @@ def check_metric(metric: str, outcomes: Iterable[Outcome]) -> None:
         if metric not in outcome.scores:
             hint = nearest_name(metric, list(outcome.scores))
             hint = hint.replace("known: ", "it has ") if hint.startswith("known") else hint
+            if not outcome.scores:
+                hint = f"no score of {outcome.contender} is there at all"
             raise ValueError(f"{outcome.source} has no {metric}: {hint}")
 
 
