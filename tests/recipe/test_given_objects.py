@@ -13,6 +13,7 @@ from torch import nn
 
 import nearkin
 from nearkin import sampling
+from nearkin.training.run import RunError
 
 VECTORS = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
 LABELS = np.repeat(np.arange(12), 5)
@@ -100,3 +101,21 @@ def test_a_network_that_takes_the_size_of_an_embedding_is_given_it(train, monkey
     assert nearkin.load(run.path).embed(VECTORS[:3]).shape == (3, 5)
     with pytest.raises(ValueError, match="needs the size of an embedding: say network.embedding_dim"):
         train(network={"name": "sized_networks:Sized"}, output=run.path.parent / "other")
+
+
+def test_another_network_for_a_finished_run_is_told_in_words(train):
+    train()
+    with pytest.raises(RunError, match="the network that was given in Python is another one here"):
+        train(network=nn.Linear(8, 6))
+
+
+def test_samples_that_a_network_cannot_take_are_told(train):
+    model = nearkin.load(train().path, network=nn.Linear(8, 4))
+    with pytest.raises(
+        ValueError, match=r"the network Linear cannot take these samples \(vectors\): Runtime"
+    ):
+        model.embed(VECTORS[:2, :5])
+    with pytest.raises(
+        ValueError, match=r"the network Linear cannot take these samples \(texts\): TypeError"
+    ):
+        model.embed("a text")

@@ -30,7 +30,7 @@ from nearkin.evaluation import Threshold, choose_threshold
 from nearkin.model.decision import Decision
 from nearkin.model.files import describe, read_embedder, read_threshold, write_embedder, write_threshold
 from nearkin.model.inputs import as_samples
-from nearkin.networks import Embedder, TwoTowers
+from nearkin.networks import Embedder, TwoTowers, WrappedNetwork
 from nearkin.networks.splitting import device_of
 from nearkin.networks.two_towers import tower
 from nearkin.networks.weights import add_weights
@@ -257,8 +257,17 @@ class Model:
     def _unit_rows(self, samples: Samples, size: int, progress: Progress | None, dim: int | None) -> Tensor:
         unlabelled = SampleSet(samples, [0] * len(samples))
         *others, last = (replace(one, trunk=None, batch_size=size) for one in self._of_kind(samples))
-        parts = [one.embed(unlabelled) for one in others]
-        return self._together([*parts, last.embed(unlabelled, progress=progress)], dim)
+        try:
+            parts = [one.embed(unlabelled) for one in others]
+            parts.append(last.embed(unlabelled, progress=progress))
+        except (RuntimeError, TypeError) as error:
+            if not isinstance(last.network, WrappedNetwork):
+                raise
+            raise ValueError(
+                f"the network {type(last.network.backbone).__name__} cannot take these samples "
+                f"({_kind(samples)}): {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            ) from error
+        return self._together(parts, dim)
 
     def similarity(self, a: Any, b: Any) -> Tensor:
         """Cosines ``(N, M)`` of all inputs of ``a`` with all inputs of ``b``; none is a probability."""
