@@ -31,6 +31,7 @@ PAGES = [
 _SERVES = "goes on until it is stopped; tests/serving/test_served_documents.py starts it"
 NOT_RUN = {
     "nearkin tournament": "trains every loss, about four minutes; tests/tournament runs it on less",
+    "nearkin tournament pairs.csv --seeds 3": "tests/tournament/test_tournament_of_pairs.py runs it on less",
     "nearkin tournament --tune": "searches every loss; tests/benchmark/test_tuned_plan.py does it on less",
     "nearkin benchmark embedded": "takes a night; tests/benchmark/test_tuned_plan.py does the same on less",
     "nearkin tune --sampler coordinate --trial-epochs 3 --keep both -s loss.name=multi_similarity": (

@@ -91,3 +91,9 @@ def test_repeated_lines_are_read_once_with_a_note(tmp_path):
     assert data.table(written(tmp_path, "path,label\na.jpg,x\nb.jpg,y\n")).notes == ()
     with pytest.raises(ValueError, match="^test_fraction=0.1 of 2 classes"):
         data.table(path, test_fraction=0.1)
+
+
+def test_a_table_of_no_known_kind_is_told_what_the_kinds_are(tmp_path):
+    (tmp_path / "t.csv").write_text("image,caption\n0.png,a wren\n")
+    with pytest.raises(ValueError, match="no column label and no column path .* images with texts image and"):
+        data.as_data_set(tmp_path / "t.csv")

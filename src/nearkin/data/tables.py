@@ -76,7 +76,11 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
         reader = csv.DictReader(file)
         missing = {"path", "label"} - set(reader.fieldnames or ())
         if missing:
-            raise ValueError(f"{path}: no column {' and no column '.join(sorted(missing))} in its first line")
+            raise ValueError(
+                f"{path}: no column {' and no column '.join(sorted(missing))} in its first line: images with "
+                "labels have the columns path and label, pairs a, b and same, images with texts image and "
+                "text, with commas between them"
+            )
         rows = [(reader.line_num, row) for row in reader]
     for number, row in rows:
         if None in row or None in row.values():
