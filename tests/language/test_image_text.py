@@ -163,13 +163,15 @@ def test_an_interrupted_run_ends_with_the_same_result(run, table, tmp_path, monk
     [
         ({"network": {"name": "image_text", "weights": "a.pth"}}, "say network.image_weights"),
         ({"network": {"name": "image_text", "cached_trunk": "blocks.4"}}, "pooling keeps the features"),
+        ({"network": "convnet"}, "which need two networks: say network.name=image_text"),
+        ({"network": "image_text", "transform": "resized_crop"}, "is for images alone: say image_and_text"),
         ({"network": {"text": "minilm"}}, "text is for pairs of images and texts: say network.name="),
         ({"network": {"name": "image_text", "text": "no/such"}}, "downloading the text model no/such failed"),
     ],
 )
 def test_what_does_not_go_is_said(table, settings, message, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises((RecipeError, ConnectionError), match=message):
+    with pytest.raises((ValueError, ConnectionError), match=message):
         library.train(table, output=tmp_path / "run", progress=False, **settings)
 
 

@@ -48,6 +48,7 @@ from nearkin.recipe.photographs import (
 )
 from nearkin.recipe.recipe import Recipe
 from nearkin.recipe.sections import (
+    IMAGE_TEXT,
     LossRecipe,
     NetworkRecipe,
     OptimizerRecipe,
@@ -552,6 +553,12 @@ def _refuse_what_is_no_image(recipe: Recipe, samples: SampleSet) -> None:
     kind = next((name for one, name in kinds.items() if isinstance(samples.samples, one)), None)
     has_transform = recipe.data.transform.name is not None or "data.transform" in recipe.objects
     if kind is not None and not has_transform:
+        if isinstance(samples.samples, TwoModalities):
+            raise ValueError(
+                f"network {recipe.network.name} takes images, and the samples are {kind}, which need two "
+                f"networks: say network.name={IMAGE_TEXT} and network.image={recipe.network.name}, or give "
+                "network= a nearkin.networks.TwoTowers"
+            )
         raise ValueError(
             f"network {recipe.network.name} takes images, and the samples are {kind}: give network= a "
             f"torch.nn.Module that takes a batch of {kind}"

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from nearkin.data import DataSet, SampleSet, Texts, TwoModalities
+from nearkin.data import SCHEMES, DataSet, SampleSet, Texts, TwoModalities
+from nearkin.data.image_and_text import IMAGE_AND_TEXT
 from nearkin.data.looking import Look, look_at
 from nearkin.losses.base import Loss
 from nearkin.losses.modifiers import AcrossModalities
@@ -108,6 +109,11 @@ def refuse_for_modalities(recipe: Recipe, data_set: DataSet) -> None:
         return
     if recipe.unlabelled.name is not None:
         raise RecipeError("[unlabelled] is for samples of one modality")
+    if recipe.data.transform.name in SCHEMES:
+        raise RecipeError(
+            f"data.transform={recipe.data.transform.name} is for images alone: say {IMAGE_AND_TEXT}, which "
+            "crops the images (scale, flip) and leaves the texts as they are"
+        )
     refused = [str(one.name) for one in recipe.loss.modifiers if one.name not in _MODIFIERS]
     if refused:
         raise RecipeError(f"[loss.{refused[0]}] is for samples of one modality: leave it away")

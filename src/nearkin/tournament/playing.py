@@ -217,7 +217,9 @@ def plan_for(
     said = _said(settings)
     values = {**values, "recipe": merged(values.get("recipe", {}), said)}
     if losses is not None or "losses" not in values:
-        values["losses"] = _entries(_well_known(values["recipe"]) if losses is None else losses)
+        values["losses"] = _entries(
+            _well_known(values["recipe"].get("data", {})) if losses is None else losses
+        )
         values["recipe"].pop("loss", None)
         _forget_other_losses(values)
     if seeds is not None:
@@ -232,9 +234,9 @@ def plan_for(
     return Plan.parse(values, source=str(values.get("name", PLAN)))
 
 
-def _well_known(recipe: Mapping[str, Any]) -> tuple[str, ...]:
+def _well_known(data: Mapping[str, Any] | str) -> tuple[str, ...]:
     """Ten losses; where only pairs are known, those of them that compare samples with each other."""
-    table = Recipe.parse({"data": recipe.get("data", {})}).resolved().data
+    table = Recipe.parse({"data": data}).resolved().data
     needs_no_classes = table.name == PAIRS and table.keywords.get("others") != "different"
     return tuple(name for name in TEN if compares_samples(name)) if needs_no_classes else TEN
 
