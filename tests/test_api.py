@@ -93,7 +93,7 @@ def test_a_finished_run_is_not_taken_for_one_on_other_data_or_of_another_make(tm
     with pytest.raises(RunError, match="test samples are not those"):
         train(tmp_path / "run", Points(shift=0.5))
     wider = nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 3))
-    with pytest.raises(RunError, match=r"another recipe \(network.given is"):
+    with pytest.raises(RunError, match=r"another recipe \(the network that was given in Python is another"):
         train(tmp_path / "run", network=wider)
     train(
         tmp_path / "run", network=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))

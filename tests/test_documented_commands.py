@@ -1,10 +1,10 @@
 """Every ``nearkin …`` that README and the pages tell a reader to type is typed here, on small data.
 
 A page's bash blocks are run one by one, each in a folder of its own that holds what the documents speak of:
-``birds/`` (a folder per class), ``birds.toml``, ``pairs.csv``, ``people.csv``, ``points.csv``, ``mine.npz``
-and, unless the block trains it, the finished run ``runs/birds``. What takes hours or a network is listed in
-``NOT_RUN`` with the reason; its options are checked all the same. New pages need nothing: their blocks are
-found.
+``birds/`` (a folder per class), ``birds.toml``, ``pairs.csv``, ``captions.csv``, ``people.csv``,
+``points.csv``, ``mine.npz`` and, unless the block trains it, the finished run ``runs/birds``. What takes
+hours or a network is listed in ``NOT_RUN`` with the reason; its options are checked all the same. New
+pages need nothing: their blocks are found.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ PAGES = [
 _SERVES = "goes on until it is stopped; tests/serving/test_served_documents.py starts it"
 NOT_RUN = {
     "nearkin tournament": "trains every loss, about four minutes; tests/tournament runs it on less",
+    "nearkin tournament pairs.csv --seeds 3": "tests/tournament/test_tournament_of_pairs.py runs it on less",
     "nearkin tournament --tune": "searches every loss; tests/benchmark/test_tuned_plan.py does it on less",
     "nearkin benchmark embedded": "takes a night; tests/benchmark/test_tuned_plan.py does the same on less",
     "nearkin tune --sampler coordinate --trial-epochs 3 --keep both -s loss.name=multi_similarity": (
@@ -51,7 +52,7 @@ NOT_RUN = {
 """Commands, as written, that are only looked at, and why."""
 LARGE = ("network.name=", "network.weights=", "training.epochs=")
 """Settings that are replaced by ``SMALL``, after the recipe as written was found to be one."""
-SMALL = {
+SMALL: dict[str, str | int] = {
     "network.name": "convnet",
     "network.size": 16,
     "network.width": 4,
@@ -141,6 +142,9 @@ def desk(birds, tmp_path, monkeypatch, nearkin) -> Path:
     embeddings = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
     lines = [f"birds/bird{n:02}/0.png,birds/bird{m:02}/1.png,{int(n == m)}" for n, m in PAIRS]
     Path("pairs.csv").write_text("\n".join(["a,b,same", *lines]))
+    told = [f"birds/bird{n:02}/{number}.png,bird number {n}" for n in range(44) for number in range(2)]
+    Path("captions.csv").write_text("\n".join(["image,text", *told]))
+    Path("words.txt").write_text("a small bird\n")
     seen = [f"birds/bird{n:02}/{number}.png,bird{n:02},c{number}" for n in range(44) for number in range(4)]
     Path("people.csv").write_text("\n".join(["path,label,camera", *seen]))
     np.savez("mine.npz", embeddings=embeddings, labels=np.arange(12) % 3)
@@ -170,7 +174,14 @@ def smaller(arguments: Command) -> Command:
                 kept += [word, setting]
         else:
             kept.append(word)
-    return [*kept, *(f"--set={key}={value}" for key, value in SMALL.items())]
+    return [*kept, *(f"--set={key}={value}" for key, value in small_settings(arguments).items())]
+
+
+def small_settings(arguments: Command) -> dict[str, str | int]:
+    """Those of a small network; of images and texts, of the small one that they get by default."""
+    if "captions.csv" not in arguments:
+        return SMALL
+    return {"training.epochs": 1, "network.name": "image_text", "network.cached_trunk": "pooling"}
 
 
 @pytest.mark.parametrize(("page", "number"), BLOCKS)

@@ -36,7 +36,7 @@ ROOMS = {
     "tournament": "runs to rankings and a report",
     "index": "a model and many samples: search, duplicates, clusters",
     "publishing": "a model and its card as a repository of the Hugging Face Hub",
-    "language": "what a language model knows about class names",
+    "language": "language models: what they know about class names, and texts as samples",
     "serving": "HTTP API and web page over an index",
     "classical": "linear and kernel metric learning",
     "distributed": "several processes",

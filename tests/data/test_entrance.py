@@ -183,3 +183,15 @@ def test_wrong_keywords_and_paths(tmp_path):
         as_data_set(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="vectors need labels"):
         as_data_set(npy_path(tmp_path))
+
+
+def test_columns_of_pandas_are_samples_and_labels():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": ["a wren", "a gull", "wrens", "gulls"], "label": ["wren", "gull"] * 2})
+    found = as_data_set((frame["text"], frame["label"].astype("category")), test_fraction=0)
+    assert [found.train.samples[row] for row in range(4)] == frame["text"].tolist()
+    assert found.train.class_names == ("gull", "wren")
+    numbers = as_data_set((pandas.DataFrame(np.eye(4)), [0, 0, 1, 1]), test_fraction=0)
+    assert numbers.train.samples[2].tolist() == [0, 0, 1, 0]
+    with pytest.raises(TypeError, match="does not say which column is the sample"):
+        as_data_set(frame)

@@ -179,3 +179,14 @@ def test_a_transform_of_batches_is_taken_as_it_is():
     assert isinstance(as_transform(data.AsIs()), data.AsIs)
     with pytest.raises(ValueError, match="leave collate out"):
         as_transform(whole, list)
+
+
+def test_a_function_of_pil_images_says_how_it_gets_them():
+    def function(image):
+        if not isinstance(image, Image.Image):
+            raise TypeError(f"pic should be PIL Image. Got {type(image)}")
+        return torch.zeros(1)
+
+    with pytest.raises(TypeError, match=r'give nearkin.data.PerSample\(function, takes="pil"\)'):
+        PerSample(function)(PIXELS, [0], [0])
+    assert PerSample(function, takes="pil")(PIXELS, [0], [0]).shape == (1, 1)

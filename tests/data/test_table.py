@@ -132,3 +132,9 @@ def test_a_table_in_another_encoding_is_refused_with_its_line(tmp_path):
     path.write_bytes("path,label\na.jpg,x\nb.jpg,Häher\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"images.csv, line 3: no text in UTF-8; save the table"):
         data.table(path)
+
+
+def test_a_table_of_no_known_kind_is_told_what_the_kinds_are(tmp_path):
+    (tmp_path / "t.csv").write_text("image,caption\n0.png,a wren\n")
+    with pytest.raises(ValueError, match="no column label and no column path .* images with texts image"):
+        data.as_data_set(tmp_path / "t.csv")

@@ -26,7 +26,7 @@ def test_items_that_share_a_pair_are_of_one_class():
     assert by_pair[0, 0] == by_pair[0, 1]
     assert by_pair[4, 5] == by_pair[5, 5] == by_pair[5, 6]
     assert len({by_pair[pair] for pair in ((0, 0), (1, 2), (2, 3), (3, 4), (4, 5))}) == 5
-    assert found.notes == ("8 pairs of 6 of image and 7 of text, 5 classes",)
+    assert found.notes == ("8 pairs in 5 classes (image: 6, text: 7)",)
 
 
 def test_texts_that_occur_twice_are_one_item():

@@ -103,6 +103,12 @@ def test_a_continued_training_says_where(shown):
     assert lines() == ["training: 5 epochs of 1,200 batches, going on after epoch 3, batch 20"]
 
 
+def test_one_epoch_of_one_batch_is_told_as_one(shown):
+    display, lines, _, _ = shown
+    display.begin(epochs=1, batches=1, epoch=0, batch=0)
+    assert lines() == ["training: 1 epoch of 1 batch"]
+
+
 def test_warnings_do_not_disturb_the_result(shown):
     display, lines, warnings, _ = shown
     display.warning("the loss does not fall [at all]")

@@ -120,6 +120,19 @@ def test_a_constant_still_goes_backward():
     assert not x.grad.any()
 
 
+def test_a_value_without_a_gradient_is_refused():
+    loss = losses.as_loss(lambda embeddings, labels: embeddings.detach().square().mean() + 1)
+    with pytest.raises(ValueError, match=r"gives [\d.]+ without a gradient, so that nothing would be learnt"):
+        loss(batch().requires_grad_(), LABELS)
+    assert loss(batch(), LABELS) > 1  # nobody asks for a gradient there
+
+
+def test_a_tuple_is_refused_in_a_few_words():
+    loss = losses.as_loss(lambda embeddings, labels: (embeddings.sum(), embeddings))
+    with pytest.raises(ValueError, match="must give a scalar tensor, not a tuple of 2$"):
+        loss(batch(), LABELS)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

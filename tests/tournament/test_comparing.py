@@ -214,3 +214,23 @@ def test_the_study_of_the_first_edition_is_read_as_it_was_made():
         assert [len(row) for row in runs] == [3] * 10
         assert sum(row[0].kind == "baseline" for row in board.rows.values()) == 8
         assert not any("(" in label for label in board.rows)
+
+
+def test_shares_among_per_cents_are_pointed_out(tmp_path):
+    rows = [
+        {"loss": loss, "dataset": "cub", "recall_at_1": recall}
+        for loss, recall in (("ours", 0.701), ("theirs", 69.0), ("others", 70.5))
+    ]
+    _, notes = read_results(write_table(tmp_path / "t.csv", rows))
+    assert "1 of 3 values of recall_at_1 lie below 1 (line 2: 0.701)" in notes[-1]
+    _, notes = read_results(write_table(tmp_path / "u.csv", rows[1:]))
+    assert len(notes) == 1
+
+
+def test_a_table_with_semicolons_and_a_missing_score_are_told(tmp_path):
+    (tmp_path / "s.csv").write_text("loss;dataset;recall_at_1\nours;cub;70\n")
+    with pytest.raises(ValueError, match="write it with commas between the columns"):
+        compare(tmp_path / "s.csv")
+    (tmp_path / "m.csv").write_text("loss,dataset,recall_at_1\nours,cub,\ntheirs,cub,71\n")
+    with pytest.raises(ValueError, match=r"m\.csv has no recall_at_1: no score of ours is there"):
+        compare(tmp_path / "m.csv")

@@ -55,7 +55,10 @@ class BoardDisplay(BoardObserver):
 def _line(progress: RunProgress, count: str) -> Text:
     result = progress.result
     if result is not None:
-        outcome = Text("Recall@{} {:.2f}".format(*first_recall(result)), "cyan")
+        pairs = result.verification
+        told = "Recall@{} {:.2f}".format(*first_recall(result))
+        told = told if pairs is None else f"ROC AUC {100 * pairs.verification.roc_auc:.2f}"
+        outcome = Text(told, "cyan")
     elif progress.told:
         outcome = Text(progress.told, "cyan")
     else:

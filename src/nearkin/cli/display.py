@@ -41,8 +41,7 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     table.add_column("")
     tested = _tested(result.data)
     scores = {
-        tested: result.test.to_dict(),
-        **{f"  {name.replace('_', ' ')}": one.to_dict() for name, one in result.directions.items()},
+        **_test_rows(result),
         "± over folds": result.test_deviation,
         "concatenated": None if result.concatenated is None else result.concatenated.to_dict(),
         **({} if start is None else {start.name: start.test.to_dict()}),
@@ -57,7 +56,7 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     for split, values in scores.items():
         if values is not None:
             numbers = [f"{100 * values[key]:.2f}" for key in [*keys, "map_at_r"]]
-            table.add_row(f"[bold]{split}" if split.startswith("test") else split, *numbers)
+            table.add_row(f"[bold]{split}" if split in _test_rows(result) else split, *numbers)
     console.print(table)
     _print_verification(result)
     epoch = "" if result.epoch is None else f"epoch {result.epoch}: "
@@ -85,6 +84,13 @@ def print_run(run: Run, pictures: list[Path]) -> None:
     if start is not None:
         for line in verdict_lines(run, start):
             console.print(Text(line))
+
+
+def _test_rows(result: Result) -> dict[str, dict[str, Any]]:
+    """Scores of what was tested; of two modalities, of both directions of search."""
+    directions = {f"test, {name.replace('_', ' ')}": one for name, one in result.directions.items()}
+    tested = directions or {_tested(result.data): result.test}
+    return {name: one.to_dict() for name, one in tested.items()}
 
 
 def _print_verification(result: Result) -> None:
@@ -169,6 +175,10 @@ def _final(run: Run) -> Path | None:
 def _advice(run: Run) -> str:
     """What is most likely to help, by what the run did not do yet."""
     network, training = run.terms.get("network", {}), run.terms.get("training", {})
+    if run.result.directions:
+        return (
+            "more pairs, more epochs, another loss, or a language model that knows the subject (network.text)"
+        )
     if run.result.epoch == 0:
         return "more classes or images; a smaller optimizer.lr; the last epoch (--set protocol.name=standard)"
     if network.get("weights") is None:

@@ -51,7 +51,9 @@ def score_name(metric: str) -> str:
     """
     if metric.startswith("recall_at_"):
         return f"Recall@{metric.removeprefix('recall_at_')}"
-    return {"map_at_r": "MAP@R", "r_precision": "R-precision"}.get(metric, metric.replace("_", " "))
+    return {"roc_auc": "ROC AUC", "map_at_r": "MAP@R", "r_precision": "R-precision"}.get(
+        metric, metric.replace("_", " ")
+    )
 
 
 class _Column(NamedTuple):

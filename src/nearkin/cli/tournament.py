@@ -68,7 +68,10 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
             "tournament for runs that are there.",
         ),
     ] = None,
-    metric: Annotated[str, typer.Option(help="The score that ranks.")] = "recall_at_1",
+    metric: Annotated[
+        str | None,
+        typer.Option(help="The score that ranks: recall_at_1 by default, and roc_auc for data of pairs."),
+    ] = None,
     pool: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,7 +111,7 @@ def tournament(  # noqa: PLR0917  (typer passes keywords)
     if trials is not None and not tune:
         raise ValueError("--trials is the budget of a search: give --tune as well")
     if published is not None:
-        standings = _published(published, what, metric, output if report else None)
+        standings = _published(published, what, metric or "recall_at_1", output if report else None)
     else:
         from nearkin.recipe import override
         from nearkin.recipe.plugins import import_plugins

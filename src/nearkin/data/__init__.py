@@ -6,10 +6,12 @@ import os
 from typing import Any
 
 # One line per data set; each file registers what it defines.
+from nearkin.data import caption_tables as caption_tables
 from nearkin.data import cars196 as cars196
 from nearkin.data import cub200 as cub200
 from nearkin.data import glyphs as glyphs
 from nearkin.data import identities as identities
+from nearkin.data import image_and_text as image_and_text
 from nearkin.data import inshop as inshop
 from nearkin.data import multi_scale as multi_scale
 from nearkin.data import pair_tables as pair_tables

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.data.decoding import BrokenImageError, ImageFiles, read_image
-from nearkin.data.samples import DataSet, SampleSet
+from nearkin.data.samples import DataSet, Samples, SampleSet
+from nearkin.data.two_modalities import TwoModalities
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all."""
@@ -47,7 +48,7 @@ def check_images(
         progress: Called with the images done and the number of all.
     """
     splits = [images] if isinstance(images, SampleSet) else _disjoint_splits(images)
-    files = [split.samples for split in splits if isinstance(split.samples, ImageFiles)]
+    files = [own for split in splits if (own := image_files(split)) is not None]
     places = [(source, index) for source in files for index in range(len(source))]
     bad = []
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
@@ -57,6 +58,12 @@ def check_images(
             if progress is not None:
                 progress(done, len(places))
     return bad
+
+
+def image_files(split: SampleSet) -> ImageFiles | None:
+    """The image files of a split, each once; of two modalities, those of the first. ``None`` for others."""
+    samples = split.samples.items(0)[0] if isinstance(split.samples, TwoModalities) else split.samples
+    return samples if isinstance(samples, ImageFiles) else None
 
 
 def _disjoint_splits(data_set: DataSet) -> list[SampleSet]:
@@ -95,7 +102,13 @@ def leave_out(data_set: DataSet, bad: Sequence[BadImage]) -> DataSet:
 
 
 def _kept(images: SampleSet, bad: set[str], complaint: str) -> SampleSet:
-    kept = [index for index in range(len(images)) if images.samples.name(index) not in bad]
+    kept = [index for index in range(len(images)) if _image_name(images.samples, index) not in bad]
     if not kept:
         raise ValueError(complaint)
     return images.select(kept)
+
+
+def _image_name(samples: Samples, index: int) -> str:
+    if isinstance(samples, TwoModalities):
+        return samples.first.name(int(samples.pairs[index, 0]))
+    return samples.name(index)

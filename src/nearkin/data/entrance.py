@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from nearkin.data.caption_tables import caption_table, lists_captions
 from nearkin.data.dataset_samples import DatasetSamples, Progress, dataset_labels
 from nearkin.data.decoding import IMAGE_SUFFIXES, ImageFiles
 from nearkin.data.folders import folder
@@ -103,13 +104,15 @@ def _from_path(path: Path, test_fraction: float, seed: int) -> DataSet:
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     is_table = path.suffix.lower() in TABLE_SUFFIXES
+    if is_table and lists_captions(path):
+        return caption_table(path, test_fraction=test_fraction, seed=seed)
     if is_table and lists_pairs(path):
         return pair_table(path, seed=seed)
     if is_table:
         return table(path, test_fraction=test_fraction, seed=seed)
     raise ValueError(
         f"{path} is neither a folder with one folder of images per class nor a .csv file with the columns "
-        "path and label, or a and b"
+        "path and label, a and b, or image and text"
         + ("; vectors need labels: give the pair (path, labels)" if path.suffix == ".npy" else "")
     )
 
@@ -154,6 +157,11 @@ def _read_sample_set(
         raise TypeError("a DataLoader gives batches: give its .dataset instead")
     if isinstance(data, IterableDataset) or (is_hugging_face(data) and not hasattr(data, "__len__")):
         raise TypeError("an IterableDataset has no length and no order: a map-style Dataset is needed")
+    if _is_data_frame(data):
+        raise TypeError(
+            "a DataFrame does not say which column is the sample: give the pair of both, "
+            '(frame["text"], frame["label"])'
+        )
     if is_hugging_face(data):
         sample, label = hugging_face_columns(data, sample, label)
         return SampleSet(HuggingFaceSamples(data, sample), hugging_face_labels(data, label))
@@ -166,6 +174,11 @@ def _read_sample_set(
         raise ValueError("there are no samples")
     labels = dataset_labels(data, label=label, progress=progress)
     return SampleSet(DatasetSamples(data, sample=sample, label=label), _named(labels, data))
+
+
+def _is_data_frame(data: Any) -> bool:
+    """Whether it is a table of pandas, which is not imported for this."""
+    return hasattr(data, "iloc") and hasattr(data, "columns")
 
 
 def _is_map_style(data: Any) -> bool:
@@ -200,6 +213,8 @@ def as_samples(samples: Any) -> Samples:
             raise FileNotFoundError(f"{samples}: there is no such file")
         array = np.load(samples, mmap_mode="r", allow_pickle=False)
         return _from_array(array) if array.dtype == np.uint8 else Vectors(samples)
+    if hasattr(samples, "iloc"):  # of pandas: a column of anything, or a table of numbers
+        samples = samples.to_numpy() if _is_data_frame(samples) else samples.tolist()
     if isinstance(samples, Tensor):
         return _from_array(samples.detach().cpu().numpy() if samples.dtype == torch.uint8 else samples)
     if isinstance(samples, np.ndarray) and samples.dtype.kind not in "OUS":

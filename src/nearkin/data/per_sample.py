@@ -72,8 +72,20 @@ class PerSample:
                 if set_random_seed is not None:
                     set_random_seed(seed & 0xFFFFFFFF)
                 sample = self._taken(samples, index)  # may be random, where a Dataset transforms by itself
-                results.append(sample if function is None else function(sample))
+                results.append(sample if function is None else self._made(function, sample))
         return self.collate(results) if self.collate is not None else collated(results)
+
+    def _made(self, function: Callable[[Any], Any], sample: Any) -> Any:
+        """What the function makes of a sample; one that wants PIL images says so to whoever gives others."""
+        try:
+            return function(sample)
+        except TypeError as error:
+            if "PIL" not in str(error) or self.takes == "pil" or not is_image(sample):
+                raise
+            raise TypeError(
+                f"{error}. Samples are of the type {type(sample).__name__}: give "
+                'nearkin.data.PerSample(function, takes="pil"), which makes PIL images of them'
+            ) from error
 
     def _taken(self, samples: Samples, index: int) -> Any:
         sample = samples[index]

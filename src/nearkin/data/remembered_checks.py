@@ -9,8 +9,7 @@ from pathlib import Path
 from platformdirs import user_cache_dir
 
 from nearkin.atomic import write_json
-from nearkin.data.checking import BadImage, Progress, check_images
-from nearkin.data.decoding import ImageFiles
+from nearkin.data.checking import BadImage, Progress, check_images, image_files
 from nearkin.data.sample_hashes import quick_fingerprint
 from nearkin.data.samples import DataSet
 
@@ -29,7 +28,7 @@ def bad_images(
         progress: Called with the images done and the number of all.
     """
     splits = [split for split in (data_set.train, data_set.validation, data_set.test) if split is not None]
-    files = [split.samples for split in splits if isinstance(split.samples, ImageFiles)]
+    files = [own for split in splits if (own := image_files(split)) is not None]
     if not files:
         return []
     key = hashlib.sha256("".join(quick_fingerprint(images) for images in files).encode()).hexdigest()[:32]

@@ -89,7 +89,8 @@ def _rows(path: Path, path_column: str, label_column: str) -> list[tuple[int, di
         keys = " and ".join(f"data.{called[column]}_column" for column in missing)
         raise ValueError(
             f"{path}: no column {' and no column '.join(missing)} in its first line, whose columns are "
-            f"{there}: rename them there, or say by {keys} how they are called"
+            f"{there}: rename them there, or say by {keys} how they are called. Images with labels have the "
+            "columns path and label, pairs a, b and same, images with texts image and text"
         )
     others = {"path", "label"} - {*called}  # of another meaning here
     rows = [

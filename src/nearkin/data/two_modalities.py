@@ -179,21 +179,43 @@ def modalities(
     rows = None if pairs is None else torch.as_tensor(pairs, dtype=torch.long)
     if rows is not None:
         _check_positions(rows, one, other)
-    whole = _each_once(TwoModalities(one, other, rows, names))
-    places = torch.stack([whole.pairs[:, 0], whole.pairs[:, 1] + len(whole.first)], dim=1)
-    if labels is None:
-        groups = joined(len(whole.first) + len(whole.second), places)[places[:, 0]]
-        numbers = groups.unique(return_inverse=True)[1]
-        sample_set = SampleSet(whole, numbers, [f"pair {n}" for n in range(int(numbers.max()) + 1)])
-    else:
+    whole = paired(TwoModalities(one, other, rows, names), labels)
+    return split_pairs_of_modalities(name, whole, test_fraction, seed)
+
+
+def paired(samples: TwoModalities, labels: Iterable[Hashable] | Tensor | None = None) -> SampleSet:
+    """Pairs with their classes: the given ones, or what shares an item.
+
+    Args:
+        samples: Texts and files that occur twice are taken for one item.
+        labels: The class of each pair.
+
+    Raises:
+        ValueError: An item belongs to two classes.
+    """
+    whole = _each_once(samples)
+    if labels is not None:
         sample_set = SampleSet(whole, labels)
         _refuse_two_classes(whole, sample_set)
-    train, test = split_classes(sample_set, test_fraction, seed, what="test_fraction")
-    note = (
-        f"{len(whole):,} pairs of {len(whole.items(0)[1]):,} of {names[0]} and {len(whole.items(1)[1]):,} of "
-        f"{names[1]}, {sample_set.num_classes:,} classes"
-    )
-    return DataSet(name, train, test, notes=(note,))
+        return sample_set
+    places = torch.stack([whole.pairs[:, 0], whole.pairs[:, 1] + len(whole.first)], dim=1)
+    groups = joined(len(whole.first) + len(whole.second), places)[places[:, 0]]
+    numbers = groups.unique(return_inverse=True)[1]
+    return SampleSet(whole, numbers, [f"pair {n}" for n in range(int(numbers.max()) + 1)])
+
+
+def split_pairs_of_modalities(name: str, whole: SampleSet, test_fraction: float, seed: int) -> DataSet:
+    """A data set of pairs, a share of whose classes is held out for the test."""
+    train, test = split_classes(whole, test_fraction, seed, what="test_fraction")
+    return DataSet(name, train, test, notes=(note_of(whole),))
+
+
+def note_of(whole: SampleSet) -> str:
+    """How many pairs, items and classes there are."""
+    samples = whole.samples
+    assert isinstance(samples, TwoModalities)
+    first, second = (f"{samples.names[number]}: {len(samples.items(number)[1]):,}" for number in (0, 1))
+    return f"{len(samples):,} pairs in {whole.num_classes:,} classes ({first}, {second})"
 
 
 def _check_positions(rows: Tensor, first: Samples, second: Samples) -> None:

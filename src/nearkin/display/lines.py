@@ -87,7 +87,8 @@ class LineDisplay(Observer):
         """Say that training begins, and where."""
         self._pace.begin(epochs=epochs, batches=batches, epoch=epoch, batch=batch)
         at = f", going on after epoch {epoch}, batch {batch}" if epoch or batch else ""
-        self._say(f"training: {epochs} epochs of {batches:,} batches{at}")
+        number = "1 epoch" if epochs == 1 else f"{epochs} epochs"
+        self._say(f"training: {number} of {batches:,} {'batch' if batches == 1 else 'batches'}{at}")
         self._enter("")
         self._training = True
 

@@ -138,7 +138,7 @@ def _is_folder(inputs: Any) -> bool:
 def _expected(model: Model) -> dict[str, Any]:
     expected = model.embedders[0].network.preprocessing
     return {
-        "takes_images": expected is not None,
+        "takes_images": None if model.has_two else expected is not None,
         "channels": None if expected is None else expected.channels,
     }
 

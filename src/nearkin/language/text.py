@@ -120,10 +120,10 @@ def text_encoder(
         ImportError: when it is first asked, if transformers or sentence-transformers are not installed.
     """
     kept = Path(user_cache_dir("nearkin")) / "texts" if cache is None else Path(cache)
-    return TextEncoder(_locate(os.fspath(model)), kept, device)
+    return TextEncoder(located(os.fspath(model)), kept, device)
 
 
-def _locate(model: str) -> Path:
+def located(model: str) -> Path:
     """The folder of a model, downloaded if need be."""
     if Path(model).is_dir():
         return Path(model)
@@ -189,15 +189,25 @@ def _quietly() -> Iterator[None]:
 
 
 @_quietly()
-def _sentence_transformer(folder: Path, device: str) -> Encode:
-    """A model that says in ``modules.json`` how tokens become one embedding."""
-    model = _require("sentence_transformers").SentenceTransformer(
+def sentence_transformer(folder: Path, device: str) -> Any:
+    """The sentence-transformers model in a folder; of other language models, the mean over the tokens.
+
+    Raises:
+        ValueError: Its weights could only be loaded by unpickling.
+    """
+    _refuse_pickles(folder)
+    return _require("sentence_transformers").SentenceTransformer(
         str(folder),
         device=device,
         trust_remote_code=False,
         local_files_only=True,
         model_kwargs={"use_safetensors": True},
     )
+
+
+def _sentence_transformer(folder: Path, device: str) -> Encode:
+    """A model that says in ``modules.json`` how tokens become one embedding."""
+    model = sentence_transformer(folder, device)
 
     def encode(texts: list[str]) -> Tensor:
         embeddings: Tensor = model.encode(texts, convert_to_tensor=True, show_progress_bar=False)

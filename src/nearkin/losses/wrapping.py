@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nearkin.losses.base import Loss, check_embeddings, check_finite, check_labels, get
 from nearkin.losses.similarity import at_least_float32, full_precision
+from nearkin.registry import shortened
 
 LossFunction = Callable[..., Tensor]
 """``(embeddings, labels) -> scalar``."""
@@ -118,12 +119,20 @@ class WrappedLoss(Loss):
             value = self.loss(rows, labels.long() if labels.dim() == 1 else labels, **taken)
             wanted = 1 if taken.get("reduction") == "none" else 0
             if not isinstance(value, Tensor) or value.dim() != wanted:
-                shape = (
-                    f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-                )
-                raise ValueError(f"{self.name} must give a scalar tensor, not {shape}")
-            # Some give a constant where there is nothing to learn: backward must work all the same.
-            return value if value.requires_grad or not rows.requires_grad else value + rows.sum() * 0
+                raise ValueError(f"{self.name} must give a scalar tensor, not {_described(value)}")
+            if value.requires_grad or not rows.requires_grad:
+                return value
+            self._refuse_constant(value.detach())
+            # Some give 0 where there is nothing to learn: backward must work all the same.
+            return value + rows.sum() * 0
+
+    def _refuse_constant(self, value: Tensor) -> None:
+        """Say that nothing could be learnt from a value without a gradient, unless it is 0 or not finite."""
+        if bool((value.isfinite() & (value != 0)).any()):
+            raise ValueError(
+                f"{self.name} gives {float(value.sum()):.4g} without a gradient, so that nothing would be "
+                "learnt: compute it from the embeddings with torch, without detach, no_grad, item or numpy"
+            )
 
     def takes(self, keyword: str) -> bool:
         """Whether the wrapped loss has this keyword."""
@@ -147,6 +156,14 @@ class WrappedLoss(Loss):
     def extra_repr(self) -> str:
         """What is wrapped; a module is printed below."""
         return self.name
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return shortened(value)
 
 
 _HANDED = ("ids", "features", "teacher")  # what a training hands to a loss that names it

@@ -22,7 +22,7 @@ _CHANNELS = {1, 3}
 _RGBA = 4
 
 
-def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) -> Samples:
+def as_samples(inputs: Any, *, takes_images: bool | None, channels: int | None = None) -> Samples:
     """Inputs of any kind as samples.
 
     Args:
@@ -30,7 +30,8 @@ def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) 
             of them; a tensor or array of images (uint8, ``(N, C, H, W)`` or ``(N, H, W, C)``) or vectors
             ``(N, F)``; a torch ``Dataset`` of ``(sample, label)``; a :class:`~nearkin.data.SampleSet` or
             samples.
-        takes_images: Whether a list of strings is a list of paths (or of texts).
+        takes_images: Whether a list of strings is a list of paths (or of texts); ``None`` where both are
+            possible: then what exists as a file or folder, or ends as image files do, is a path.
         channels: How many channels the network's images have: it tells one colour image from three grey ones.
 
     Raises:
@@ -38,7 +39,7 @@ def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) 
     """
     if isinstance(inputs, SampleSet):
         return inputs.samples
-    if isinstance(inputs, str | os.PathLike) and (takes_images or _is_image_path(inputs)):
+    if isinstance(inputs, str | os.PathLike) and _is_path(inputs, takes_images):
         return _files([inputs])
     if isinstance(inputs, str) or _is_picture(inputs):
         inputs = [inputs]
@@ -58,12 +59,11 @@ def as_samples(inputs: Any, *, takes_images: bool, channels: int | None = None) 
     return _listed(list(inputs), takes_images)
 
 
-def _listed(values: list[Any], takes_images: bool) -> Samples:
+def _listed(values: list[Any], takes_images: bool | None) -> Samples:
     if not values:
         raise ValueError("nothing to embed: the list is empty")
-    if all(isinstance(value, str | os.PathLike) for value in values) and (
-        takes_images or all(map(_is_image_path, values))
-    ):
+    named = all(isinstance(value, str | os.PathLike) for value in values)
+    if named and all(_is_path(value, takes_images) for value in values):
         return _files(values)
     if all(isinstance(value, str) for value in values):
         return Texts(values)
@@ -87,6 +87,19 @@ def _one_or_more(array: Tensor, channels: int | None) -> Tensor:
     if array.ndim == 2 or (array.ndim == 3 and {array.shape[0], array.shape[2]} & wanted):
         return array.unsqueeze(0)
     return array
+
+
+def _is_path(value: str | os.PathLike[str], takes_images: bool | None) -> bool:
+    if takes_images or _is_image_path(value):
+        return True
+    return takes_images is None and _exists(value)
+
+
+def _exists(value: str | os.PathLike[str]) -> bool:
+    try:
+        return Path(value).exists()
+    except (OSError, ValueError):  # a text too long for a path, or one that no path can be
+        return False
 
 
 def _is_image_path(value: str | os.PathLike[str]) -> bool:

@@ -20,15 +20,17 @@ from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
 from nearkin.atomic import write_json
-from nearkin.data import Samples, SampleSet
+from nearkin.data import Samples, SampleSet, Texts, TwoModalities
 from nearkin.data.decoding import BrokenImageError
 from nearkin.data.nested import move
+from nearkin.data.pixels import is_image
+from nearkin.data.two_modalities import NAMES
 from nearkin.display import observer_for
 from nearkin.evaluation import Threshold, choose_threshold
 from nearkin.model.decision import Decision
 from nearkin.model.files import describe, read_embedder, read_threshold, write_embedder, write_threshold
 from nearkin.model.inputs import as_samples
-from nearkin.networks import Embedder
+from nearkin.networks import Embedder, TwoTowers, WrappedNetwork
 from nearkin.networks.splitting import device_of
 from nearkin.networks.two_towers import tower
 from nearkin.networks.weights import add_weights
@@ -106,8 +108,13 @@ class Model:
 
     @property
     def embedding_dim(self) -> int:
-        """D, the size of an embedding."""
-        return sum(one.network.embedding_dim for one in self.embedders)
+        """D, the size of an embedding; of two modalities, of an embedding of either."""
+        return sum(one.network.embedding_dim for one in self.embedders) // (2 if self.has_two else 1)
+
+    @property
+    def has_two(self) -> bool:
+        """Whether it has networks for two modalities, such as images and texts."""
+        return isinstance(self.embedders[0].network.backbone, TwoTowers)
 
     def to(self, device: str | torch.device) -> Model:
         """Move all networks to a device."""
@@ -115,16 +122,31 @@ class Model:
             one.network.to(device)
         return self
 
-    def modality(self, number: int) -> Model:
+    def modality(self, number: int | str) -> Model:
         """The model of one of two modalities, which embeds samples of that one into the common space.
 
         Args:
-            number: 0 for the first, 1 for the second.
+            number: 0 or ``"image"`` for the first, 1 or ``"text"`` for the second.
 
         Raises:
             ValueError: The model is of one modality.
         """
-        return Model([tower(one, number) for one in self.embedders], self.about)
+        place = NAMES.index(number) if number in NAMES else number
+        return Model([tower(one, place) for one in self.embedders], self.about)  # type: ignore[arg-type]
+
+    def _of_kind(self, samples: Samples) -> tuple[Embedder, ...]:
+        """The networks that embed these samples: of two modalities, those that images or texts are for."""
+        if not self.has_two:
+            return self.embedders
+        sees_images = self.embedders[0].network.preprocessing is not None
+        if sees_images and isinstance(samples, Texts):
+            return self.modality(1).embedders
+        if sees_images and not isinstance(samples, TwoModalities) and is_image(samples[0]):
+            return self.modality(0).embedders
+        raise ValueError(
+            f"this model has two networks, and it cannot be told which one {_kind(samples)} are for: say "
+            "model.modality(0).embed(…) or model.modality(1).embed(…), one modality at a time"
+        )
 
     def embed(
         self,
@@ -139,7 +161,8 @@ class Model:
 
         Args:
             inputs: Paths, PIL images, arrays, tensors, texts, a folder, a sample set, or a ``DataLoader``
-                whose batches are network inputs (or start with them).
+                whose batches are network inputs (or start with them). A model of images and texts takes
+                either: strings are paths where there is such a file, or they end as image files do.
             batch_size: Samples at a time; the numbers do not depend on it beyond 1e-5.
             progress: Called with the samples done and the number of all; ``True`` shows it.
             skip_bad: Leave files out that cannot be read, and list them in :attr:`skipped`, instead of
@@ -173,7 +196,8 @@ class Model:
         """Inputs of any kind that :meth:`embed` takes, as samples: nothing is read yet."""
         expected = self.embedders[0].network.preprocessing
         channels = None if expected is None else expected.channels
-        return as_samples(inputs, takes_images=expected is not None, channels=channels)
+        takes_images = None if self.has_two else expected is not None
+        return as_samples(inputs, takes_images=takes_images, channels=channels)
 
     def embed_in_chunks(
         self,
@@ -232,9 +256,18 @@ class Model:
 
     def _unit_rows(self, samples: Samples, size: int, progress: Progress | None, dim: int | None) -> Tensor:
         unlabelled = SampleSet(samples, [0] * len(samples))
-        *others, last = (replace(one, trunk=None, batch_size=size) for one in self.embedders)
-        parts = [one.embed(unlabelled) for one in others]
-        return self._together([*parts, last.embed(unlabelled, progress=progress)], dim)
+        *others, last = (replace(one, trunk=None, batch_size=size) for one in self._of_kind(samples))
+        try:
+            parts = [one.embed(unlabelled) for one in others]
+            parts.append(last.embed(unlabelled, progress=progress))
+        except (RuntimeError, TypeError) as error:
+            if not isinstance(last.network, WrappedNetwork):
+                raise
+            raise ValueError(
+                f"the network {type(last.network.backbone).__name__} cannot take these samples "
+                f"({_kind(samples)}): {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            ) from error
+        return self._together(parts, dim)
 
     def similarity(self, a: Any, b: Any) -> Tensor:
         """Cosines ``(N, M)`` of all inputs of ``a`` with all inputs of ``b``; none is a probability."""
@@ -406,6 +439,10 @@ class Model:
 
     @torch.inference_mode()
     def _embed_batches(self, batches: Iterable[Any], dim: int | None = None) -> Tensor:
+        if self.has_two:
+            raise ValueError(
+                "this model has two networks: say model.modality(0) or model.modality(1), which takes batches"
+            )
         rows: list[list[Tensor]] = [[] for _ in self.embedders]
         for batch in batches:
             inputs = batch[0] if isinstance(batch, tuple | list) else batch
@@ -419,7 +456,7 @@ class Model:
     def _check_dim(self, dim: int | None) -> None:
         if dim is None:
             return
-        smallest = min(one.network.embedding_dim for one in self.embedders)
+        smallest = min(one.network.embedding_dim for one in self.embedders) // (2 if self.has_two else 1)
         networks = len(self.embedders)
         if dim < 1 or dim % networks or dim // networks > smallest:
             parts = "" if networks == 1 else f", a multiple of its {networks} networks"
@@ -456,6 +493,10 @@ def _telling(progress: Progress | bool | None, count: int) -> Iterator[Progress 
         yield display.progress
     finally:
         display.end()
+
+
+def _kind(samples: Samples) -> str:
+    return "pairs" if isinstance(samples, TwoModalities) else type(samples).__name__.lower()
 
 
 def _name(embedder: Embedder) -> str:

@@ -21,7 +21,7 @@ from nearkin.networks.embedder import Embedder
 from nearkin.networks.embedding import embed, initialise_head_with_pca
 from nearkin.networks.freezing import freeze_batch_norm, has_trained_batch_norm, train_head_only
 from nearkin.networks.pooling import poolings
-from nearkin.networks.two_towers import RidgeTowers, TwoTowers
+from nearkin.networks.towers import TwoTowers
 from nearkin.networks.weights import load_imagenet, load_weights
 from nearkin.networks.wrapped import WrappedNetwork, as_network
 
@@ -32,7 +32,6 @@ __all__ = [
     "Embedder",
     "EmbeddingNetwork",
     "Network",
-    "RidgeTowers",
     "TwoTowers",
     "WrappedNetwork",
     "as_network",

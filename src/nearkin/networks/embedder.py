@@ -14,6 +14,7 @@ from torch import Tensor
 from nearkin.data.loading import Loader, loader
 from nearkin.data.samples import SampleSet
 from nearkin.data.transforms import Transform
+from nearkin.data.two_modalities import EachModality, TwoModalities
 from nearkin.networks.activations import Activations, ActivationTransform, cache_activations
 from nearkin.networks.base import Network
 from nearkin.networks.embedding import Progress, embed
@@ -74,6 +75,10 @@ class Embedder:
         """
         if self.trunk is None or isinstance(samples.samples, Activations):
             return samples
+        if isinstance(samples.samples, TwoModalities):
+            from nearkin.networks.two_towers import prepared_pairs  # noqa: PLC0415  (which imports this file)
+
+            return prepared_pairs(self, samples, progress=progress)
         activations, _ = cache_activations(
             self.network,
             self.trunk,
@@ -93,7 +98,9 @@ class Embedder:
     ) -> Loader:
         """Batches to train on; ``samples`` are prepared."""
         transform = self.training_transform
-        if isinstance(samples.samples, Activations):
+        if self.trunk is not None and isinstance(samples.samples, TwoModalities):
+            transform = _of_cached(samples)
+        elif isinstance(samples.samples, Activations):
             transform = ActivationTransform(
                 self._mirrored if samples.samples.views > 1 else 0.0, self.trunk_crops
             )
@@ -109,6 +116,8 @@ class Embedder:
         """What training makes of samples, in words."""
         if self.trunk is None:
             return repr(self.training_transform)
+        if isinstance(self.training_transform, EachModality):
+            return "as in evaluation"
         crops = f", {self.trunk_crops} of {self.training_transform!r}" if self.trunk_crops else ""
         return f"as in evaluation, {ActivationTransform(self._mirrored, self.trunk_crops)!r}{crops}"
 
@@ -129,7 +138,7 @@ class Embedder:
         network, transform = self.network, self.evaluation_transform
         if self.trunk is not None:
             samples = self.prepared(samples, progress=progress)
-            network, transform = self.trained_part(), ActivationTransform()
+            network, transform = self.trained_part(), _of_cached(samples)
         return embed(
             network,
             samples,
@@ -139,3 +148,10 @@ class Embedder:
             workers=self.workers,
             progress=progress,
         )
+
+
+def _of_cached(samples: SampleSet) -> Transform:
+    """What becomes of a trunk's activations in evaluation."""
+    if isinstance(samples.samples, TwoModalities):
+        return EachModality(ActivationTransform(), ActivationTransform())
+    return ActivationTransform()

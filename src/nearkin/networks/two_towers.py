@@ -1,47 +1,23 @@
-"""Two networks as one: each embeds its modality, into a common space."""
+"""Two networks as one, side by side or each by itself, and ridge regression between their features."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nearkin.data.two_modalities import EachModality
+from nearkin.data.image_and_text import IMAGE_AND_TEXT
+from nearkin.data.samples import SampleSet
+from nearkin.data.two_modalities import EachModality, TwoModalities
+from nearkin.networks.activations import Activations
 from nearkin.networks.base import Network
 from nearkin.networks.embedder import Embedder
+from nearkin.networks.embedding import Progress
+from nearkin.networks.towers import TwoTowers
 from nearkin.networks.wrapped import WrappedNetwork
-
-
-class TwoTowers(nn.Module):
-    """A network for each of two modalities; the embeddings of a pair stand side by side.
-
-    Args:
-        first: A batch of the first modality to vectors ``(B, D)``.
-        second: A batch of the second to vectors ``(B, D)``, of the same size.
-
-    >>> towers = TwoTowers(nn.Linear(8, 4), nn.Linear(3, 4))
-    >>> towers((torch.zeros(2, 8), torch.zeros(2, 3))).shape
-    torch.Size([2, 8])
-    """
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def __getitem__(self, number: int) -> nn.Module:
-        return (self.first, self.second)[number]
-
-    def forward(self, inputs: tuple[Any, Any]) -> Tensor:
-        """Inputs of both to embeddings ``(B, 2 D)``: those of the first, and behind them of the second."""
-        one, other = self.first(inputs[0]), self.second(inputs[1])
-        if one.shape != other.shape:
-            raise ValueError(
-                f"the two networks give {tuple(one.shape)} and {tuple(other.shape)}: both must give vectors "
-                "of one size"
-            )
-        return torch.cat([one, other], dim=1)
 
 
 def tower(embedder: Embedder, number: int) -> Embedder:
@@ -56,7 +32,7 @@ def tower(embedder: Embedder, number: int) -> Embedder:
     """
     towers = embedder.network.backbone
     if not isinstance(towers, TwoTowers) or number not in (0, 1):
-        raise ValueError(f"there is no network for modality {number}: only TwoTowers have two, 0 and 1")
+        raise ValueError(f"there is no network for modality {number!r}: only TwoTowers have two, 0 and 1")
     module = towers[number]
     if not isinstance(module, Network):
         module = WrappedNetwork(module, embedder.network.embedding_dim // 2)
@@ -69,40 +45,62 @@ def tower(embedder: Embedder, number: int) -> Embedder:
         network=module,
         training_transform=seen[0],
         evaluation_transform=seen[1],
-        transform_spec=None,
+        transform_spec=_own_spec(embedder.transform_spec, number),
     )
 
 
-class RidgeTowers(nn.Module):
-    """Frozen features of two modalities, the second mapped to the first by ridge regression.
+def _own_spec(spec: Mapping[str, Any] | None, number: int) -> dict[str, Any] | None:
+    """How to make the transform of one modality again, of that of both."""
+    if spec is None or spec.get("name") != IMAGE_AND_TEXT:
+        return None
+    return {"name": "as_is"} if number else {**spec, "name": "resized_crop"}
+
+
+def prepared_pairs(embedder: Embedder, samples: SampleSet, *, progress: Progress | None = None) -> SampleSet:
+    """Pairs of two modalities as what the trunks of both networks make of them: each item once.
+
+    Nothing is mirrored: a text may speak of left and right.
 
     Args:
-        first: A batch of the first modality to features ``(B, F)``.
-        second: A batch of the second to features ``(B, G)``.
-        centres: The means of both over the training pairs, ``(F,)`` and ``(G,)``.
-        weights: ``(G, F)``.
+        embedder: Of :class:`TwoTowers`, with a trunk.
+        samples: Of :class:`~nearkin.data.TwoModalities`, prepared or not.
+        progress: Called with the items done and the number of all of a modality.
     """
+    pairs = samples.samples
+    assert isinstance(pairs, TwoModalities)
+    if isinstance(pairs.first, Activations):
+        return samples
+    sides, places = [], []
+    for number in (0, 1):
+        items, _ = pairs.items(number)
+        unlabelled = SampleSet(items, torch.zeros(len(items), dtype=torch.long))
+        seen = replace(tower(embedder, number), trunk_crops=0).prepared(unlabelled, progress=progress)
+        sides.append(seen.samples)
+        places.append(pairs.pairs[:, number].unique(return_inverse=True)[1])
+    made = TwoModalities(sides[0], sides[1], torch.stack(places, dim=1), pairs.names)
+    return SampleSet(made, samples.labels, samples.class_names)
 
-    def __init__(
-        self, first: nn.Module, second: nn.Module, centres: tuple[Tensor, Tensor], weights: Tensor
-    ) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-        self.first_centre: Tensor
-        self.second_centre: Tensor
-        self.weights: Tensor
-        for name, value in (
-            ("first_centre", centres[0]),
-            ("second_centre", centres[1]),
-            ("weights", weights),
-        ):
-            self.register_buffer(name, value)
 
-    def forward(self, inputs: tuple[Any, Any]) -> Tensor:
-        """Inputs of both to ``(B, 2 F)``: features of the first, and what the second predicts of them."""
-        one = self.first(inputs[0]) - self.first_centre
-        other = (self.second(inputs[1]) - self.second_centre) @ self.weights
-        return torch.cat([one, other], dim=1)
+def with_heads(towers: Sequence[Network], centres: Sequence[Tensor], weights: Tensor) -> TwoTowers:
+    """Networks whose embeddings are features less their centre; those of the second go through weights.
+
+    Args:
+        towers: Two networks that give features, ``(B, F)`` and ``(B, G)``.
+        centres: ``(F,)`` and ``(G,)``.
+        weights: ``(G, F)``, from the features of the second to those of the first.
+    """
+    made = []
+    for network, centre, matrix in zip(
+        towers, centres, (torch.eye(weights.shape[1], dtype=weights.dtype), weights), strict=True
+    ):
+        replica = network.headless()
+        head = nn.Linear(*matrix.shape)
+        with torch.no_grad():
+            head.weight.copy_(matrix.T)
+            head.bias.copy_(-centre @ matrix)
+        replica.head, replica.embedding_dim = head, matrix.shape[1]
+        made.append(replica)
+    return TwoTowers(*made)
 
 
 def ridge(inputs: Tensor, targets: Tensor, penalty: float) -> Tensor:

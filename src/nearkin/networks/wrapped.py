@@ -14,6 +14,7 @@ from nearkin.networks.base import Network
 from nearkin.networks.freezing import evaluation_mode
 from nearkin.networks.lora import held_still
 from nearkin.networks.splitting import PooledTrunk, device_of, split_module
+from nearkin.networks.towers import TwoTowers
 
 
 def _call(module: nn.Module, inputs: Any) -> Tensor:
@@ -92,7 +93,13 @@ class WrappedNetwork(Network):
         return groups
 
     def split(self, stage: str) -> tuple[nn.Module, Network]:
-        """Cut after ``stage``, a submodule of the user's module; ``pooling`` leaves nothing but the head."""
+        """Cut after ``stage``, a submodule of the user's module; ``pooling`` leaves nothing but the head.
+
+        Two networks for two modalities are cut both.
+        """
+        if isinstance(self.backbone, TwoTowers):
+            trunks, rest = self.backbone.split(stage)
+            return trunks, self._replica(rest)
         if stage == PooledTrunk.stage:
             return PooledTrunk(_Called(self.backbone), nn.Identity()), self._replica(nn.Identity())
         if self.preprocessing is None:

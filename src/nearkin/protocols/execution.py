@@ -17,7 +17,7 @@ from nearkin.evaluation import RetrievalScores, mean_intervals
 from nearkin.networks import Embedder
 from nearkin.observer import Observer
 from nearkin.protocols.audit import audit
-from nearkin.protocols.modalities import RIDGE, directions, has_ridge, ridge_start
+from nearkin.protocols.modalities import RIDGE, are_two, directions, has_ridge, ridge_start
 from nearkin.protocols.sealed import by_size, concatenated, prepared, seal
 from nearkin.protocols.verification import gain_on_pairs, verified
 from nearkin.training import NetworkResult, Result, Run, Task, TestEmbeddings
@@ -151,7 +151,7 @@ def _result(task: Task, run: Run, networks: Sequence[NetworkResult], start: Star
     network = _embedder(networks[0]).network
     about: dict[str, Any] = {
         "parameters": sum(p.numel() for p in network.parameters()),
-        "embedding_dim": network.embedding_dim,
+        "embedding_dim": network.embedding_dim // (2 if are_two(task.data.train) else 1),
         "preprocessing": None if network.preprocessing is None else _plain(network.preprocessing),
     }
     return Result.of(

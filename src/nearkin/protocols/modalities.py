@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from nearkin.data import SampleSet
 from nearkin.data.two_modalities import TwoModalities
 from nearkin.evaluation import RetrievalScores
-from nearkin.networks import Embedder, Network, RidgeTowers, TwoTowers, WrappedNetwork
-from nearkin.networks.two_towers import ridge, tower
+from nearkin.networks import Embedder, Network, TwoTowers, WrappedNetwork
+from nearkin.networks.two_towers import ridge, tower, with_heads
 from nearkin.observer import Observer
 from nearkin.protocols.sealed import scored
 from nearkin.training import Task, TestEmbeddings
@@ -74,7 +74,7 @@ def ridge_start(task: Task, observer: Observer) -> Embedder:
         sides.append((found.network, found.embed(own, progress=observer.progress)[places].double()))
     (first, one), (second, other) = sides
     penalty = _penalty(one, other, samples.labels, task.seed)
-    fitted = RidgeTowers(first, second, *_fit(one, other, penalty)).float()
+    fitted = with_heads((first, second), *_fit(one, other, penalty))
     return replace(task.embedder, network=WrappedNetwork(fitted, 2 * one.shape[1]))
 
 

@@ -17,12 +17,14 @@ from torch.optim import Optimizer
 
 from nearkin import losses, networks, sampling
 from nearkin.data import DataSet, PerSample, Preprocessing, SampleSet, Texts, TwoModalities, Vectors
+from nearkin.data.image_and_text import IMAGE_AND_TEXT
 from nearkin.data.per_sample import as_transform
 from nearkin.data.transforms import Transform
+from nearkin.language import ImageText
 from nearkin.losses.base import Loss
 from nearkin.losses.base import registry as loss_registry
 from nearkin.losses.modifiers.distil import EMA
-from nearkin.networks import Embedder, Network, WrappedNetwork, as_network, freeze_batch_norm
+from nearkin.networks import Embedder, Network, TwoTowers, WrappedNetwork, as_network, freeze_batch_norm
 from nearkin.networks.base import Backbone, EmbeddingNetwork, refuse_pooling
 from nearkin.observer import Observer
 from nearkin.open_files import allow_open_files
@@ -46,6 +48,7 @@ from nearkin.recipe.photographs import (
 )
 from nearkin.recipe.recipe import Recipe
 from nearkin.recipe.sections import (
+    IMAGE_TEXT,
     LossRecipe,
     NetworkRecipe,
     OptimizerRecipe,
@@ -296,7 +299,13 @@ def _built(recipe: Recipe, key: str, section: type[Choice], kind: type[Any]) -> 
     """A choice without further arguments, made; one that was given in Python is taken."""
     choice = getattr(recipe, key)
     if choice.name.startswith(PYTHON):
-        return _given(recipe, key)
+        given = _given(recipe, key)
+        if not isinstance(given, kind):
+            raise ValueError(
+                f"the {key} that was given is of the type {type(given).__name__}, which is no "
+                f"{kind.__name__}: derive it from {kind.__module__}.{kind.__name__}"
+            )
+        return given
     built = section.maker(choice.name)(**choice.keywords)
     if kind is not object and not isinstance(built, kind):
         raise ValueError(f"{key}.name={choice.name} makes {type(built).__name__}, not a {kind.__name__}")
@@ -364,6 +373,7 @@ def _labelled_sampler_maker(recipe: Recipe) -> SamplerMaker:
         labels: Tensor, *, seed: int, rank: int, world_size: int, pairs: Tensor | None = None
     ) -> PlannedSampler:
         made = maker or _given(recipe, "sampler")
+        _refuse_instance("sampler", made, "(labels, batch_size=…, seed=…, rank=…, world_size=…)")
         known = {"pairs": pairs} if "pairs" in inspect.signature(made).parameters else {}
         sampler: PlannedSampler = made(
             labels,
@@ -374,6 +384,11 @@ def _labelled_sampler_maker(recipe: Recipe) -> SamplerMaker:
             **known,
             **settings.keywords,
         )
+        if not isinstance(sampler, PlannedSampler):
+            raise ValueError(
+                f"the sampler {type(sampler).__name__} is no nearkin.sampling.PlannedSampler, whose epochs "
+                "are planned so that a run can go on anywhere: derive from it, or from BalancedSampler"
+            )
         return sampler
 
     return make
@@ -387,6 +402,8 @@ def _optimizer_maker(recipe: Recipe) -> Callable[[list[dict[str, Any]]], Optimiz
         else OptimizerRecipe.maker(settings.name)
     )
 
+    _refuse_instance("optimizer", maker, "(params, lr=…, weight_decay=…)")
+
     def make(groups: list[dict[str, Any]]) -> Optimizer:
         optimizer: Optimizer = maker(
             groups, lr=settings.lr, weight_decay=settings.weight_decay, **settings.keywords
@@ -394,6 +411,15 @@ def _optimizer_maker(recipe: Recipe) -> Callable[[list[dict[str, Any]]], Optimiz
         return optimizer
 
     return make
+
+
+def _refuse_instance(key: str, given: Any, arguments: str) -> None:
+    """Say that what was given is made already, and not what makes it."""
+    if not callable(given):
+        raise ValueError(
+            f"{key} must be a class or function {arguments}, which a run calls itself, not an object of the "
+            f"type {type(given).__name__}"
+        )
 
 
 def _loss_maker(recipe: Recipe, num_features: int, unlabelled: Method | None) -> LossMaker:
@@ -492,12 +518,15 @@ def build_embedder(
     own = recipe.network.is_own_module
     if not own:
         _refuse_what_is_no_image(recipe, data_set.train)
-    network = None if own else build_network(recipe)
-    preprocessing = recipe.objects.get("preprocessing") if network is None else network.preprocessing
+    module = _own_module(recipe) if own else build_network(recipe)
+    preprocessing = recipe.objects.get("preprocessing")
+    if preprocessing is None and isinstance(module, Network | TwoTowers):
+        preprocessing = module.preprocessing
     training, evaluation, spec, reasons = _transforms(recipe, data_set.train, preprocessing)
-    if network is None:
+    if own:
         example = evaluation(data_set.train.samples, [0, min(1, len(data_set.train) - 1)], [0, 1])
-        network = _own_network(recipe, example, preprocessing)
+        module = _own_network(recipe, module, example, preprocessing)
+    network: Network = module
     if recipe.network.freeze_batch_norm:
         freeze_batch_norm(network)
     if network.preprocessing is not None:
@@ -524,6 +553,12 @@ def _refuse_what_is_no_image(recipe: Recipe, samples: SampleSet) -> None:
     kind = next((name for one, name in kinds.items() if isinstance(samples.samples, one)), None)
     has_transform = recipe.data.transform.name is not None or "data.transform" in recipe.objects
     if kind is not None and not has_transform:
+        if isinstance(samples.samples, TwoModalities):
+            raise ValueError(
+                f"network {recipe.network.name} takes images, and the samples are {kind}, which need two "
+                f"networks: say network.name={IMAGE_TEXT} and network.image={recipe.network.name}, or give "
+                "network= a nearkin.networks.TwoTowers"
+            )
         raise ValueError(
             f"network {recipe.network.name} takes images, and the samples are {kind}: give network= a "
             f"torch.nn.Module that takes a batch of {kind}"
@@ -545,17 +580,34 @@ def build_network(recipe: Recipe) -> Network:
     )
 
 
-def _own_network(recipe: Recipe, example: Any, preprocessing: Preprocessing | None) -> Network:
+def _own_module(recipe: Recipe) -> Any:
+    """What a recipe names that is no network of ours, or what was given in Python."""
+    settings = recipe.network
+    if settings.name.startswith(PYTHON):
+        return copy.deepcopy(_given(recipe, "network"))
+    maker = NetworkRecipe.maker(settings.name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return maker(**settings.keywords, **_own_size(maker, settings))
+
+
+def _own_size(maker: Callable[..., Any], settings: NetworkRecipe) -> dict[str, Any]:
+    """The size of the embedding, for a network that takes it itself."""
+    own = inspect.signature(maker).parameters.get("embedding_dim")
+    takes_it = own is not None
+    if own is not None and own.default is own.empty and settings.embedding_dim is None:
+        raise ValueError(f"{settings.name} needs the size of an embedding: say network.embedding_dim")
+    return {"embedding_dim": settings.embedding_dim} if takes_it and settings.embedding_dim else {}
+
+
+def _own_network(recipe: Recipe, module: Any, example: Any, preprocessing: Preprocessing | None) -> Network:
     """Anybody's module, with a head where the recipe asks for one."""
     settings = recipe.network
     spec: dict[str, Any] | None = None
-    if settings.name.startswith(PYTHON):
-        module = copy.deepcopy(_given(recipe, "network"))
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
-            module = NetworkRecipe.maker(settings.name)(**settings.keywords)
-        spec = {"object": settings.name, "keywords": settings.keywords}
+    size: dict[str, Any] = {}
+    if not settings.name.startswith(PYTHON):
+        size = _own_size(NetworkRecipe.maker(settings.name), settings)
+        spec = {"object": settings.name, "keywords": settings.keywords | size}
     if isinstance(module, Backbone):
         return EmbeddingNetwork(module, embedding_dim=settings.embedding_dim or 64, pooling=settings.pooling)
     refuse_pooling(settings.pooling)
@@ -565,12 +617,12 @@ def _own_network(recipe: Recipe, example: Any, preprocessing: Preprocessing | No
     network = as_network(
         module,
         example,
-        embedding_dim=settings.embedding_dim,
+        embedding_dim=None if size else settings.embedding_dim,
         preprocessing=preprocessing,
         seed=recipe.seed,
     )
     if isinstance(network, WrappedNetwork):
-        network.spec = spec
+        network.spec = module.spec if isinstance(module, ImageText) else spec
     return network
 
 
@@ -601,6 +653,8 @@ def _transforms(
 def _fitting_transform(samples: SampleSet, preprocessing: Preprocessing | None) -> tuple[str, str]:
     if isinstance(samples.samples, Texts | Vectors) or preprocessing is None:
         return "as_is", "samples go to the network as they are"
+    if isinstance(samples.samples, TwoModalities):
+        return IMAGE_AND_TEXT, f"images of {preprocessing.size} pixels for their network, texts as they are"
     if preprocessing.resize is None and _are_of_size(samples, preprocessing.size):
         return "none", "the network takes images of this size as they are"
     return "resized_crop", f"the network takes images of {preprocessing.size} pixels"

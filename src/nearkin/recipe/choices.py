@@ -17,6 +17,8 @@ from nearkin.registry import Registry, nearest_name, shortened
 PYTHON = "python:"
 """Begins the name of an object that was given in Python and cannot be named otherwise."""
 
+GIVEN = "given"
+"""Beside such a name: a digest of the object, which tells two of one type apart and is no keyword of it."""
 
 LARGEST_SEED = 2**63 - 1
 _LARGEST = 1e9
@@ -90,7 +92,10 @@ class Choice(Section):
     @property
     def keywords(self) -> dict[str, Any]:
         """The keywords of the named entry that the recipe says."""
-        return {key: tuple(v) if isinstance(v, list) else v for key, v in (self.model_extra or {}).items()}
+        said = dict(self.model_extra or {})
+        if self.name is not None and self.name.startswith(PYTHON):
+            said.pop(GIVEN, None)
+        return {key: tuple(v) if isinstance(v, list) else v for key, v in said.items()}
 
     @classmethod
     def maker(cls, name: str) -> Callable[..., Any]:

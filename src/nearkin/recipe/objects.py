@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nearkin import data as data_room
-from nearkin.recipe.choices import PYTHON
+from nearkin.recipe.choices import GIVEN, PYTHON
 from nearkin.recipe.errors import RecipeError
 from nearkin.recipe.given import digest_of
 from nearkin.recipe.object_names import importable_name, named_instance
@@ -56,7 +56,7 @@ def recipe_of(data: Any = None, *, network: Any = None, loss: Any = None, **sett
     for key in ("transform", "evaluation_transform"):
         if f"data.{key}" in objects:
             given = objects[f"data.{key}"]
-            _put(values, f"data.{key}", {"name": PYTHON + _type_name(given), "given": digest_of(given)})
+            _put(values, f"data.{key}", {"name": PYTHON + _type_name(given), GIVEN: digest_of(given)})
     return Recipe.parse(values, source="settings", objects=objects)
 
 
@@ -126,6 +126,8 @@ def from_argument(argument: str | os.PathLike[str]) -> dict[str, Any]:
         return {"data": {"root": text}}
     if text in data_room.names():
         return {"data": {"name": text}}
+    if path.is_file() and path.suffix.lower() == ".npy":
+        raise RecipeError(f"{path} holds samples without labels: in Python, give the pair (path, labels)")
     if path.is_file():
         raise RecipeError(f"{path} is neither a recipe (.toml) nor a table (.csv) nor a folder of images")
     hint = nearest_name(text, data_room.names())
@@ -146,7 +148,7 @@ def _choose(values: dict[str, Any], objects: dict[str, Any], key: str, given: An
             return
         objects[key] = given
         # Two objects of one type may be two contenders: what they are made of tells them apart.
-        _merge(values, key, {"name": PYTHON + _type_name(given), "given": digest_of(given)})
+        _merge(values, key, {"name": PYTHON + _type_name(given), GIVEN: digest_of(given)})
 
 
 def _type_name(given: Any) -> str:

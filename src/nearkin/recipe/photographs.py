@@ -52,12 +52,13 @@ _SIDES = 32  # pixels, of which a side is a multiple
 
 
 @dataclass(frozen=True)
-class _Open:
+class Open:
     """Which settings a recipe leaves open."""
 
     recipe: Recipe
 
     def __call__(self, key: str) -> bool:
+        """Whether nothing is said under a dotted key."""
         table, _, name = key.partition(".")
         said = self.recipe.said.get(table, {})
         return name not in ({"name": said} if isinstance(said, str) else said)
@@ -82,15 +83,15 @@ def choices_for_images(recipe: Recipe, data_set: DataSet, *, has_gpu: bool | Non
     look = look_at(data_set.train)
     if look is None:
         return {}
-    is_open = _Open(recipe)
+    is_open = Open(recipe)
     named, weights = not is_open("network.name"), recipe.network.weights
     if weights is None and (named or look.kind != "photographs"):
         fits = named or _fits_as_it_is(recipe, data_set, look)
-        return {} if fits else _only_open(_from_scratch(look), is_open)
+        return {} if fits else only_open(small_network(look), is_open)
     found: Choices = {}
     name = recipe.network.name
     if not named:
-        found["network.name"] = name, _ = _network(look, weights)
+        found["network.name"] = name, _ = network_for(look, weights)
     if weights is None:
         at_hand = find_weights(name)
         what = "to be downloaded" if at_hand is None else f"in {at_hand.name}"
@@ -104,13 +105,13 @@ def choices_for_images(recipe: Recipe, data_set: DataSet, *, has_gpu: bool | Non
     found |= _fine_tuning(recipe, look, anatomy, behind_trunk=behind_trunk)
     if not is_open("loss.lr_factor"):
         found.pop("loss.lr", None)
-    return _only_open(found, is_open)
+    return only_open(found, is_open)
 
 
 def choice_for_few_classes(recipe: Recipe, data_set: DataSet) -> Choices:
     """Which protocol so few classes allow, where a recipe leaves it open; nothing where they are enough."""
     classes = data_set.all_classes.num_classes
-    if not _Open(recipe)("protocol.name") or "protocol" in recipe.objects or classes >= _ENOUGH_CLASSES:
+    if not Open(recipe)("protocol.name") or "protocol" in recipe.objects or classes >= _ENOUGH_CLASSES:
         return {}
     if recipe.protocol.keywords or data_set.closed or data_set.validation is not None:
         return {}
@@ -132,7 +133,7 @@ def choices_for_minutes(
         observer: Hears what is measured.
     """
     minutes = recipe.training.minutes
-    if minutes is None or not _Open(said)("training.epochs"):
+    if minutes is None or not Open(said)("training.epochs"):
         return {}
     found = fitting_minutes(said, recipe, data_set, protocol, minutes=minutes, observer=observer)
     why = f"fits {minutes:g} minutes: about {found.seconds / 60:.1f} by the speed measured on this machine"
@@ -143,7 +144,7 @@ def choices_for_minutes(
         choices["network.cached_crops"] = found.crops, why
     if found.lr is not None and found.lr != recipe.optimizer.lr:
         choices["optimizer.lr"] = found.lr, "for fine-tuning so much of a pretrained network"
-    return _only_open(choices, _Open(said))
+    return only_open(choices, Open(said))
 
 
 def _chooses_trunk(said: Recipe, recipe: Recipe) -> bool:
@@ -151,7 +152,7 @@ def _chooses_trunk(said: Recipe, recipe: Recipe) -> bool:
 
     Whoever says how images are cropped wants them cropped anew each time, which no cache can do.
     """
-    is_open = _Open(said)
+    is_open = Open(said)
     own_crops = not is_open("data.transform") or "data.transform" in said.objects
     return recipe.network.weights is not None and is_open("network.cached_trunk") and not own_crops
 
@@ -197,7 +198,7 @@ def fitting_minutes(
     anatomy = anatomy_of(network.name, network.keywords)
     reading = _seconds_to_read(recipe, data_set.train)
     # Runs that share a budget are compared, and more seeds tell more than more crops.
-    crops_are_open = runs == 1 and _Open(said)("network.cached_crops")
+    crops_are_open = runs == 1 and Open(said)("network.cached_crops")
     return fit_budget(
         minutes,
         anatomy,
@@ -224,11 +225,17 @@ def _free_bytes(trunk_cache: str | None) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _only_open(choices: Choices, is_open: _Open) -> Choices:
+def only_open(choices: Choices, is_open: Open) -> Choices:
+    """The choices that a recipe leaves open."""
     return {key: choice for key, choice in choices.items() if is_open(key)}
 
 
-def _network(look: Look, weights: str | None) -> tuple[str, str]:
+def network_for(look: Look, weights: str | None) -> tuple[str, str]:
+    """The network that photographs are learnt with, and why: one whose weights are at hand, or said.
+
+    Raises:
+        RecipeError: It cannot be told which network a file of weights belongs to.
+    """
     if weights is None or weights == IMAGENET:
         return default_network() or DEFAULT_NETWORK, str(look)
     if not Path(weights).is_file():
@@ -242,7 +249,7 @@ def _network(look: Look, weights: str | None) -> tuple[str, str]:
     return name, "network.weights are its weights"
 
 
-def _larger(recipe: Recipe, name: str, look: Look, is_open: _Open) -> Choices:
+def _larger(recipe: Recipe, name: str, look: Look, is_open: Open) -> Choices:
     """A larger side than the network's own, where images have it and the network takes it."""
     takes_size = "size" in inspect.signature(NetworkRecipe.maker(name)).parameters
     if not is_open("network.size") or not takes_size:
@@ -290,7 +297,7 @@ def _fits_as_it_is(recipe: Recipe, data_set: DataSet, look: Look) -> bool:
     return same_size and (not look.colour or recipe.network.keywords.get("channels") == 3)
 
 
-def _from_scratch(look: Look) -> Choices:
+def small_network(look: Look) -> Choices:
     """A small network for small images and drawings."""
     size = 32 if look.short_side <= 40 else 48 if look.short_side <= 64 else 64
     why = f"{look}: a small network that starts afresh"

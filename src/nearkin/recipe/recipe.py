@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import PrivateAttr, ValidationError, model_validator
 
 from nearkin import losses
+from nearkin.data.caption_tables import lists_captions
 from nearkin.data.pair_tables import lists_pairs
 from nearkin.losses.base import registry as loss_registry
 from nearkin.recipe.choices import PYTHON, Choice, Section
@@ -329,6 +330,8 @@ def data_name(root: str | None) -> tuple[str, str]:
     if root is None:
         return "glyphs", "the embedded data set, since no data is given"
     if Path(root).suffix.lower() in {".csv", ".tsv"}:
+        if lists_captions(root):
+            return "captions", "data.root is a table of images and texts"
         if lists_pairs(root):
             return "pairs", "data.root is a table of pairs"
         return "csv", "data.root is a table"

@@ -38,6 +38,10 @@ Positive = Annotated[float, Field(ge=1e-12, le=1e6, strict=True)]
 Share = Annotated[float, Field(ge=1e-6, lt=1, strict=True)]
 Word = Annotated[str, Field(min_length=1)]
 
+IMAGE_TEXT = "image_text"
+"""The network for pairs of images and texts: one for each."""
+_OF_IMAGE_TEXT = frozenset({"image", "text", "image_weights", "image_pooling", "train_text"})
+
 
 class TransformRecipe(Choice):
     """What becomes of a sample before the network sees it.
@@ -92,7 +96,9 @@ class NetworkRecipe(Choice):
     """Sample to embedding.
 
     Attributes:
-        name: A registered network, ``timm:NAME``, or ``module:object`` that makes a ``torch.nn.Module``.
+        name: A registered network, ``timm:NAME``, ``image_text`` for pairs of images and texts (its keywords
+            are those of :class:`nearkin.language.ImageText`), or ``module:object`` that makes a
+            ``torch.nn.Module``.
         embedding_dim: D; 64 by default, and for a module of one's own what it returns, without a head.
         pooling: How a feature map becomes features.
         layer_norm: Normalise features before the head.
@@ -135,9 +141,16 @@ class NetworkRecipe(Choice):
 
     @property
     def is_own_module(self) -> bool:
-        """Whether it is anybody's module, not one of ours or timm's."""
+        """Whether it is a module of any kind, not one network for images of ours or timm's."""
         own = ":" in self.name and not self.name.startswith(timm_models.PREFIX)
-        return own and self.name not in networks
+        return (own or self.name == IMAGE_TEXT) and self.name not in networks
+
+    @classmethod
+    def unknown(cls, keyword: str, name: str, known: Iterable[str]) -> str:
+        """A keyword may be meant for the networks of images and texts."""
+        if keyword in _OF_IMAGE_TEXT:
+            return f"{keyword} is for pairs of images and texts: say network.name={IMAGE_TEXT} as well"
+        return super().unknown(keyword, name, known)
 
     @classmethod
     def maker(cls, name: str) -> Callable[..., Any]:
@@ -146,6 +159,10 @@ class NetworkRecipe(Choice):
             if name == timm_models.PREFIX:
                 raise ValueError("timm: needs a model's name, such as timm:resnet50")
             return timm_models.timm_backbone
+        if name == IMAGE_TEXT:
+            from nearkin.language import ImageText  # noqa: PLC0415  (few need it)
+
+            return ImageText
         return super().maker(name)
 
 

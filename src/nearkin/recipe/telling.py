@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from nearkin.data import TwoModalities
 from nearkin.data.looking import look_at
 from nearkin.networks.anatomy import anatomy_of
 from nearkin.recipe.recipe import Recipe
+from nearkin.recipe.sections import IMAGE_TEXT
 from nearkin.training import Task
 
 
@@ -26,6 +28,9 @@ def told(recipe: Recipe, task: Task) -> list[str]:
 
 def _data(task: Task) -> str:
     look, test = look_at(task.data.train), task.data.test
+    if isinstance(task.data.train.samples, TwoModalities):
+        sealed = "" if test is None else f"; {len(test):,} pairs of other classes sealed for the test"
+        return f"{len(task.data.train):,} pairs of {' and '.join(task.data.train.samples.names)}{sealed}"
     which = "of the same" if task.data.closed else "in other"
     sealed = (
         ""
@@ -37,6 +42,14 @@ def _data(task: Task) -> str:
 
 def _network(recipe: Recipe, task: Task) -> str:
     network, built = recipe.network, task.embedder.network
+    if network.name == IMAGE_TEXT:
+        told = network.keywords
+        start = told.get("image_weights") or "random"
+        assert built.preprocessing is not None
+        return (
+            f"{told.get('image', 'convnet')} for images, weights {start}, {built.preprocessing.size} pixels; "
+            f"{told.get('text', 'minilm')} for texts; embeddings of {built.embedding_dim // 2} each"
+        )
     start = "random weights" if network.weights is None else f"weights {network.weights}"
     size = "" if built.preprocessing is None else f", {built.preprocessing.size} pixels"
     norm = ", batch norm frozen" if network.freeze_batch_norm else ""
@@ -49,6 +62,11 @@ def _trained(recipe: Recipe, task: Task) -> str:
     head = "; the head starts as principal components" if recipe.network.pca_head else ""
     precision = recipe.training.precision
     head += "" if precision == "fp32" else f"; steps in {precision}"
+    if recipe.network.name == IMAGE_TEXT:
+        if recipe.network.cached_trunk is not None:
+            return "the heads of both; features are computed once"
+        both = recipe.network.keywords.get("train_text", False)
+        return "all of both" if both else "the network for images, and the head of the language model"
     if recipe.network.cached_trunk is None:
         return f"all of it{head}"
     crops = recipe.network.cached_crops

@@ -57,7 +57,7 @@ class _Tournament(ModuleType):
         jobs: int | None = None,
         ray: str | None = None,
         progress: bool | Observer = True,
-        metric: str = "recall_at_1",
+        metric: str | None = None,
         alpha: float = 0.05,
         pool: Sequence[str] | str = (),
         baselines: bool = True,

@@ -26,11 +26,12 @@ from torch import Tensor, nn
 
 from nearkin import classical
 from nearkin.atomic import write_json
-from nearkin.data import DataSet, SampleSet
+from nearkin.data import DataSet, SampleSet, TwoModalities
 from nearkin.model import describe
 from nearkin.networks import Embedder, WrappedNetwork
 from nearkin.observer import Observer
 from nearkin.protocols import prepared, scored, seal
+from nearkin.protocols.verification import verified
 from nearkin.recipe.starting_point import StartingPoint
 from nearkin.tournament.outcomes import experiment_of
 from nearkin.tournament.terms import SeenData, Terms
@@ -158,10 +159,12 @@ def run_baselines(
     data_set = experiment.data(observer)
     if test_fingerprint and data_set.require_test().fingerprint() != test_fingerprint:
         raise ValueError("the test samples are not those that the runs were tested on: they have changed")
+    if isinstance(data_set.train.samples, TwoModalities):
+        raise ValueError("of two modalities, ridge regression between frozen features stands in every result")
     setting = _Setting(experiment, data_set, home, observer)
     starts = _starts(setting)
     if names is None:
-        wanted = [*(start.name for start in starts), *LEARNERS]
+        wanted = [*(start.name for start in starts), *_learners_for(data_set)]
         write_json(home / _LIST, {"names": wanted})
     missing = [name for name in wanted if not _is_there(home / name, experiment.terms)]
     for start in starts:
@@ -170,6 +173,12 @@ def run_baselines(
         if start.name in missing or learners:
             _run_from(start, start.name in missing, learners, setting)
     return [home / name for name in wanted]
+
+
+def _learners_for(data_set: DataSet) -> list[str]:
+    """The learners that the labels allow: where only pairs are known, those that need no classes."""
+    known = data_set.train.pairs
+    return list(LEARNERS) if known is None or known.are_classes else ["pca"]
 
 
 def _folder_name(terms: dict[str, Any], test_fingerprint: str) -> str:
@@ -335,6 +344,7 @@ def _keep(
 ) -> None:
     """Write a baseline's directory, the result last: what has a result is complete."""
     terms = setting.experiment.terms
+    pairs = verified(opened, None)
     run = Run(setting.home / baseline.name, Description(terms=terms))
     run.write_queries(opened.scores, opened.queries.labels)
     run.write_cost({"training_seconds": round(seconds, 3)})
@@ -346,6 +356,10 @@ def _keep(
             networks=(),
             test=replace(opened.scores, per_query=None),
             network={"embedding_dim": setting.experiment.embedding_dim or 0},
-            baseline=replace(baseline, test_fingerprint=setting.data_set.require_test().fingerprint()),
+            baseline=replace(
+                baseline,
+                test_fingerprint=setting.data_set.require_test().fingerprint(),
+                roc_auc=None if pairs is None else pairs.verification.roc_auc,
+            ),
         )
     )

@@ -13,7 +13,7 @@ from nearkin.recipe import Recipe
 from nearkin.recipe.starting_point import StartingPoint
 from nearkin.tournament.baselines import run_baselines
 from nearkin.tournament.grouping import group_outcomes
-from nearkin.tournament.outcomes import Outcome, Skipped, read_outcomes
+from nearkin.tournament.outcomes import Outcome, Skipped, default_metric, read_outcomes
 from nearkin.tournament.ranking import check_metric, rank_outcomes
 from nearkin.tournament.standings import Standings
 from nearkin.tournament.tables import read_results
@@ -26,7 +26,7 @@ BASELINES = "baselines"
 def compare(
     runs: Any,
     *,
-    metric: str = "recall_at_1",
+    metric: str | None = None,
     alpha: float = 0.05,
     pool: Sequence[str] | str = (),
     baselines: bool | str | os.PathLike[str] = False,
@@ -41,7 +41,8 @@ def compare(
         runs: Runs, paths of runs or of folders that hold them, and CSV files of anybody's results (columns
             ``contender`` or ``loss``, ``dataset``, ``seed``, and scores such as ``recall_at_1``, in per cent
             or as shares of 1); one of these, or several.
-        metric: The score that ranks, higher is better.
+        metric: The score that ranks, higher is better; by default ``recall_at_1``, and ``roc_auc`` where all
+            results are of known pairs.
         alpha: Level of all tests.
         pool: Settings such as ``sampler.name``, or whole tables, to average over although they differ; the
             standings say so.
@@ -58,6 +59,7 @@ def compare(
     outcomes, skipped, found_notes = read_results_of(runs)
     if not outcomes:
         raise ValueError(_nothing(skipped))
+    metric = default_metric(outcomes) if metric is None else metric
     check_metric(metric, outcomes)
     group_outcomes(outcomes, pool=pooled)  # says what cannot be pooled
     found_notes = [*notes, *found_notes]

@@ -22,6 +22,9 @@ from nearkin.training import Description, Result, Run
 
 Kind = Literal["run", "baseline", "published"]
 
+METRIC, PAIRS_METRIC = "recall_at_1", "roc_auc"
+"""What ranks by default: of classes, and of pairs."""
+
 _DEEPEST = 8  # folders below a given one that are looked into
 _MOST_FOLDERS = 20_000  # that are looked through before it is clear that this is no folder of runs
 
@@ -272,7 +275,7 @@ def outcome_from(result: Result, settings: Mapping[str, Any], *, source: str, la
         experiment=experiment_of(settings, result),
         contender=(label or " + ".join([loss, *modifiers])) if baseline is None else baseline.name,
         kind="run" if baseline is None else "baseline",
-        scores=_scores(result.test.to_dict()),
+        scores=_pair_scores(result) | _scores(result.test.to_dict()),
         source=source,
         seed=settings.get("seed") if baseline is None else None,
         terms=terms,
@@ -304,6 +307,19 @@ def _scores(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if not name.startswith("queries")}
 
 
+def _pair_scores(result: Result) -> dict[str, float]:
+    """ROC AUC of the known pairs, where the data is of pairs; the mean over several networks."""
+    if result.baseline is not None:
+        return {} if result.baseline.roc_auc is None else {PAIRS_METRIC: result.baseline.roc_auc}
+    found = [one.verification.verification.roc_auc for one in result.networks if one.verification is not None]
+    return {PAIRS_METRIC: sum(found) / len(found)} if found else {}
+
+
+def default_metric(outcomes: Iterable[Outcome]) -> str:
+    """What ranks where nobody says: ROC AUC where all are of pairs, else Recall@1."""
+    return PAIRS_METRIC if all(PAIRS_METRIC in one.scores for one in outcomes) else METRIC
+
+
 def experiment_of(settings: Mapping[str, Any], result: Result | None = None) -> Experiment:
     """The experiment that complete settings take part in, by the names a reader knows it by."""
     network = settings.get("network", {})
@@ -326,7 +342,7 @@ def _dataset(table: Mapping[str, Any]) -> str:
     own = {key for key in table if key not in DataRecipe.model_fields}
     changed = {key: table[key] for key in sorted(own) if table[key] != _plain(defaults.get(key))}
     shown = name.removeprefix(PYTHON)
-    if name in {"folder", "csv"} and root:
+    if name in {"folder", "csv", "pairs", "captions"} and root:
         shown = f"{shown} {Path(root).name}"
     told = ", ".join(f"{key}={value}" for key, value in changed.items())
     return f"{shown} ({told})" if told else shown

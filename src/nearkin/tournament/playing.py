@@ -15,6 +15,7 @@ from nearkin.benchmark.plan import Plan, PlanError
 from nearkin.benchmark.progress import Board, BoardObserver
 from nearkin.benchmark.watching import BoardDisplay
 from nearkin.display import observer_for
+from nearkin.losses import compares_samples
 from nearkin.observer import Observer
 from nearkin.recipe import Recipe, read_toml
 from nearkin.recipe.choices import PYTHON
@@ -27,6 +28,7 @@ from nearkin.recipe.terms import merged
 from nearkin.registry import nearest_name
 from nearkin.tournament.budget import within_minutes
 from nearkin.tournament.comparing import BASELINES, compare
+from nearkin.tournament.outcomes import PAIRS_METRIC
 from nearkin.tournament.recognising import meaning_of
 from nearkin.tournament.report import write_report
 from nearkin.tournament.standings import Standings
@@ -47,6 +49,8 @@ TEN = (
     "soft_triple",
     "proxy_anchor",
 )
+PAIRS = "pairs"
+"""The data set of which pairs are known."""
 _SCORES = ("precision_at_1", "mean_reciprocal_rank", "map_at_r", "r_precision")
 _SHOWN_FAILURES = 3
 _TRIALS = 16
@@ -63,7 +67,7 @@ def play(
     minutes: float | None = None,
     progress: bool | Observer = True,
     settings: Mapping[str, Any] | None = None,
-    metric: str = "recall_at_1",
+    metric: str | None = None,
     alpha: float = 0.05,
     pool: Sequence[str] | str = (),
     baselines: bool = True,
@@ -80,7 +84,8 @@ def play(
             tables of results, one or several, are ranked without training.
         losses: Names, tables with keywords (``{"name": "margin", "nu": 0.1}``), functions and classes that
             can be imported, or instances that can be named; ``"all"`` for every registered one. By default
-            ten well-known ones.
+            ten well-known ones; of these, where only pairs of the samples are known, those that need no
+            classes.
         seeds: The seeds of the runs of each loss; 0 by default, or the plan's.
         output: Where runs, baselines and report go; by default ``runs/tournament`` and the like, or
             ``tournament`` for runs that are there.
@@ -91,7 +96,7 @@ def play(
             of a pretrained network is trained, and (unless given) seeds are chosen, for all runs alike.
         progress: Whether to show progress, or who is told.
         settings: Any of :func:`nearkin.train`, such as ``network`` and ``epochs``, for all runs.
-        metric: The score that ranks.
+        metric: The score that ranks; by default ``recall_at_1``, and ``roc_auc`` for data of pairs.
         alpha: Level of all tests.
         pool: Settings to average over although they differ.
         baselines: Whether to run the baselines that are missing.
@@ -215,7 +220,9 @@ def plan_for(
         values = {"name": _name_for(name, table.root), "recipe": own}
     values = {**values, "recipe": merged(values.get("recipe", {}), said)}
     if losses is not None or "losses" not in values:
-        values["losses"] = _entries(TEN if losses is None else losses)
+        values["losses"] = _entries(
+            _well_known(values["recipe"].get("data", {})) if losses is None else losses
+        )
         values["recipe"].pop("loss", None)
         _forget_other_losses(values)
     if seeds is not None:
@@ -241,6 +248,13 @@ def _protocol_for_few_classes(recipe: Recipe) -> str | None:
         return None
     choice = choice_for_few_classes(recipe, data_set).get("protocol.name")
     return None if choice is None else str(choice[0])
+
+
+def _well_known(data: Mapping[str, Any] | str) -> tuple[str, ...]:
+    """Ten losses; where only pairs are known, those of them that compare samples with each other."""
+    table = Recipe.parse({"data": data}).resolved().data
+    needs_no_classes = table.name == PAIRS and table.keywords.get("others") != "different"
+    return tuple(name for name in TEN if compares_samples(name)) if needs_no_classes else TEN
 
 
 def _budget(planned: Any, tune: bool | int) -> dict[str, Any]:
@@ -319,12 +333,14 @@ def _entry(loss: Any) -> Any:
     return table if ":" not in table["name"] else table | {"label": table["name"].rpartition(":")[2]}
 
 
-def _check_metric(metric: str, plan: Plan) -> None:
+def _check_metric(metric: str | None, plan: Plan) -> None:
     """Say at once that no run would have such a score."""
-    for run in plan.runs():
+    for run in plan.runs() if metric is not None else ():
         known = [*(f"recall_at_{k}" for k in run.recipe.evaluation.recall_at), *_SCORES]
+        if run.recipe.resolved().data.name == PAIRS:
+            known.append(PAIRS_METRIC)
         if metric not in known:
-            raise PlanError(f"{run.name} would have no {metric}: {nearest_name(metric, known)}")
+            raise PlanError(f"{run.name} would have no {metric}: {nearest_name(str(metric), known)}")
 
 
 def _train(

@@ -18,7 +18,7 @@ from nearkin.tournament.comparisons import class_interval, compare_all, hits_of
 from nearkin.tournament.doubt_notes import doubt_notes
 from nearkin.tournament.doubts import doubts_about
 from nearkin.tournament.grouping import BoardOutcomes, group_outcomes
-from nearkin.tournament.outcomes import Experiment, Outcome, Skipped
+from nearkin.tournament.outcomes import PAIRS_METRIC, Experiment, Outcome, Skipped
 from nearkin.tournament.published import AS_PUBLISHED, figures_for, notes_of, published, slips_in_table_11
 from nearkin.tournament.standings import (
     FriedmanTest,
@@ -132,6 +132,8 @@ def check_metric(metric: str, outcomes: Iterable[Outcome]) -> None:
         if metric not in outcome.scores:
             hint = nearest_name(metric, list(outcome.scores))
             hint = hint.replace("known: ", "it has ") if hint.startswith("known") else hint
+            if not outcome.scores:
+                hint = f"no score of {outcome.contender} is there at all"
             raise ValueError(f"{outcome.source} has no {metric}: {hint}")
 
 
@@ -203,10 +205,16 @@ def _board_notes(places: Sequence[Place], with_hits: int, metric: str) -> list[s
     if len(set(seeds.values())) > 1:
         few, many = min(seeds.values()), max(seeds.values())
         notes.append(f"Between {few} and {many} seeds: losses with fewer have less certain means.")
-    elif set(seeds.values()) == {1}:
+    elif set(seeds.values()) == {1} and metric != PAIRS_METRIC:
         notes.append("One seed each: the intervals tell classes apart from chance, not seeds.")
     notes += _beaten_by_baselines(places, metric)
-    if runs and with_hits < len(places):
+    if metric == PAIRS_METRIC:
+        one = " One seed each: nothing tells chance from a difference." if set(seeds.values()) == {1} else ""
+        notes.append(
+            "ROC AUC is of all pairs together, so that there is no verdict over single queries: several "
+            f"seeds tell how sure it is.{one}"
+        )
+    elif runs and with_hits < len(places):
         missing = len(places) - with_hits
         notes.append(f"{missing} of {len(places)} kept no queries, so they have no interval and no verdict.")
     return notes

@@ -55,7 +55,10 @@ def read_results(path: Path) -> tuple[list[Outcome], list[str]]:
             if math.isfinite(values[column][number])
         }
         outcomes.append(_outcome(path, row, row[contender], found, numbered))
-    return outcomes, [_how_read(path, [scores[column] for column in percent], list(scores.values()))]
+    notes = [_how_read(path, [scores[column] for column in percent], list(scores.values()))]
+    return outcomes, notes + [
+        _mixed(path, column, values[column]) for column in percent if _mixes(values[column])
+    ]
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -70,7 +73,9 @@ def _rows(path: Path) -> list[dict[str, str]]:
     if not rows:
         raise ValueError(f"{path} has no lines")
     if not any(one in rows[0] for one in _CONTENDER):
-        raise ValueError(f"{path} has no column contender (or loss): it has {', '.join(rows[0])}")
+        columns = list(rows[0])
+        hint = "; write it with commas between the columns" if len(columns) == 1 and ";" in columns[0] else ""
+        raise ValueError(f"{path} has no column contender (or loss): it has {', '.join(columns)}{hint}")
     return rows
 
 
@@ -121,6 +126,20 @@ def _outcome(
     numbered[same] += 1
     source = row.get("source", "") or path.name
     return Outcome(experiment, contender, "published", scores, source, seed=seed, loss=contender)
+
+
+def _mixes(values: Sequence[float]) -> bool:
+    """Whether a column that is read as per cent has values that look like shares of 1."""
+    return any(0 < value < 1 for value in values)
+
+
+def _mixed(path: Path, column: str, values: Sequence[float]) -> str:
+    small = [(line, value) for line, value in enumerate(values, 2) if 0 < value < 1]
+    return (
+        f"{path.name}: {len(small)} of {len(values)} values of {column} lie below 1 (line {small[0][0]}: "
+        f"{small[0][1]:g}) and are read as per cent like the others; write them as per cent if they are "
+        "shares of 1."
+    )
 
 
 def _how_read(path: Path, percent: Sequence[str], scores: Sequence[str]) -> str:

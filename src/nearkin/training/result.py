@@ -201,12 +201,14 @@ class Baseline:
         description: What it is, in a few words.
         fitted_on: How many samples and classes it was fitted on, where it was.
         test_fingerprint: The fingerprint of the test split that it was scored on; empty in old results.
+        roc_auc: Of the known pairs of the test samples, where the data is of pairs.
     """
 
     name: str
     description: str
     fitted_on: dict[str, int] | None = None
     test_fingerprint: str = ""
+    roc_auc: float | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Baseline:
@@ -214,7 +216,7 @@ class Baseline:
         fitted_on = values.get("fitted_on")
         if fitted_on is not None:
             fitted_on = {"samples" if key == "images" else key: count for key, count in fitted_on.items()}
-        return cls(values["name"], values["description"], fitted_on)
+        return cls(values["name"], values["description"], fitted_on, roc_auc=values.get("roc_auc"))
 
 
 @dataclass(frozen=True)

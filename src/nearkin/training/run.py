@@ -559,6 +559,8 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     for key in [*old, *(key for key in new if key not in old)]:
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping) and before != after:
+            if before.get("name") == after.get("name") and before.get("given") != after.get("given"):
+                return f"the {key} that was given in Python is another one here"
             return f"{key}.{first_difference(before, after)}"
         if before != after:
             return f"{key} is {before!r} there, {after!r} here"

@@ -126,6 +126,11 @@ def export(
     path, observer = Path(output), observer or Observer()
     if most < 1:
         raise ValueError(f"most={most} must be at least 1")
+    if model.has_two and format != "folder":
+        raise ExportError(
+            "this model has two networks, and a file holds one: save one of them, "
+            "model.modality(0).save(folder), and export that; or choose --format folder for both"
+        )
     kind = None if format == FOLDER else registry.build(format)
     if int8 and (kind is None or not kind.quantizes):
         raise ExportError(f"there is no int8 {format}: choose onnx or openvino")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 
 from nearkin.data import DataSet
@@ -81,12 +82,16 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Look:
-    """What the report shows of one data set; ``missing`` says why there is nothing to see."""
+    """What the report shows of one data set; ``missing`` says why there is nothing to see.
+
+    Of samples of which only pairs are known (``of_pairs``), there are no confusions of classes.
+    """
 
     name: str
     galleries: Sequence[Gallery]
     confusions: Sequence[Confusion]
     missing: str = ""
+    of_pairs: bool = False
 
 
 def looks(standings: Standings, links: Links, observer: Observer) -> list[Look]:
@@ -121,13 +126,19 @@ def _look(board: Leaderboard, metric: str, links: Links, observer: Observer) -> 
             observer.stage(f"looking at what {place.contender} finds on {board.experiment.dataset}")
             if place is chosen[0]:
                 seen, evaluation = _examined(run, networks, data, observer)
-                confusions = _confusions(seen.queries, evaluation)
+                confusions = [] if _unknown(seen) else _confusions(seen.queries, evaluation)
             else:
                 seen = score_test(networks[0], data, tuple(run.result.test.recall_at), observer)
             opened.append(_gallery(outcome, seen, metric, links))
     except (ValueError, OSError, RuntimeError) as error:
         return Look(name, [], [], " ".join(str(error).split()))
-    return Look(name, opened, confusions)
+    return Look(name, opened, confusions, of_pairs=_unknown(seen))
+
+
+def _unknown(opened: TestEmbeddings) -> bool:
+    """Whether of some pairs of the test samples nobody knows if they are the same."""
+    known = opened.queries.pairs
+    return known is not None and not known.are_classes
 
 
 def _run_with_network(outcome: Outcome) -> Run:
@@ -164,15 +175,24 @@ def _gallery(outcome: Outcome, opened: TestEmbeddings, metric: str, links: Links
         contender=outcome.contender,
         target=links.run(outcome) or "",
         score=f"{score_name(metric)} {percent(outcome.scores[metric])} %",
-        rows=[_gallery_row(opened.queries, searched, row) for row in rows],
+        rows=[_gallery_row(opened.queries, searched, row, _right(opened, row)) for row in rows],
         map_uri=_map(opened),
     )
 
 
+def _right(opened: TestEmbeddings, row: Retrieved) -> Sequence[bool | None]:
+    """Whether each neighbour is right; ``None`` where only pairs are known, and this one is not."""
+    known = opened.queries.pairs
+    if known is None or not _unknown(opened):
+        return row.right
+    answers = known.among(torch.tensor([row.query, *row.neighbours]))[0, 1:].tolist()
+    return [None if answer == 0 else answer > 0 for answer in answers]
+
+
 def _gallery_row(
-    queries: LabelledSamples, searched: LabelledSamples, row: Retrieved
+    queries: LabelledSamples, searched: LabelledSamples, row: Retrieved, right: Sequence[bool | None]
 ) -> tuple[Thumbnail, list[Thumbnail]]:
-    found = zip(row.neighbours, row.right, strict=True)
+    found = zip(row.neighbours, right, strict=True)
     return thumbnail(queries, row.query), [thumbnail(searched, index, right) for index, right in found]
 
 

@@ -14,6 +14,7 @@ from nearkin.tournament.doubt_notes import (
     stability_note,
     tuning_notes,
 )
+from nearkin.tournament.outcomes import PAIRS_METRIC
 from nearkin.tournament.report.wording import (
     count,
     experiment_name,
@@ -107,12 +108,15 @@ def _one_experiment(board: Leaderboard, metric: str) -> tuple[str, list[str]]:
     compared = [one for one in found if one is not None]
     if len(compared) < len(rest):
         lead = leader.scores[metric] - rest[0].scores[metric]
+        why = (
+            "ROC AUC is of all pairs together, so no test over queries tells whether other pairs would agree."
+            if metric == PAIRS_METRIC
+            else "The scores of single queries were not kept for all, so no test tells whether other test "
+            "classes would agree."
+        )
         return (
             f"{leader.contender} is ahead; whether by more than chance cannot be said.",
-            [
-                f"{opening} It is {percent(lead)} points ahead of {rest[0].contender}. The scores of single "
-                "queries were not kept for all, so no test tells whether other test classes would agree."
-            ],
+            [f"{opening} It is {percent(lead)} points ahead of {rest[0].contender}. {why}"],
         )
     tied = [one.second for one in compared if one.verdict == "tie"]
     return _headline(leader.contender, tied, len(rest)), [f"{opening} {_lead(compared[0], tied)}"]

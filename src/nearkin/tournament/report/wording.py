@@ -19,6 +19,7 @@ _SCORES = {
     "r_precision": "R-precision",
     "mean_reciprocal_rank": "MRR",
     "precision_at_1": "Precision@1",
+    "roc_auc": "ROC AUC",
 }
 
 _PROTOCOLS = {
