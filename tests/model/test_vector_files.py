@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from nearkin import data, networks
-from nearkin.data import AsIs
+from nearkin.data import AsIs, ImageFiles
 from nearkin.model import Model, embedding_workers, vector_files, vector_parts, write_vectors
 from nearkin.model.vector_files import named_samples
 from nearkin.networks import Embedder, WrappedNetwork
@@ -381,10 +381,12 @@ def test_several_processes_write_what_one_writes_and_one_that_is_lost_is_replace
     assert not (tmp_path / "two.npy.parts").exists()
 
 
-def test_a_bad_file_stops_several_processes_with_its_name(folder, tmp_path):
+def test_a_worker_leaves_a_shard_with_a_bad_file_to_whoever_tells_its_name(folder):
+    """The index's command is tried with such a file and real processes."""
+    samples, job = ImageFiles(sorted(folder.rglob("*.png")), folder), {"batch_size": 2, "skip_bad": False}
+    assert len(embedding_workers.embed_shard(image_model(), samples, job).embeddings) == 23
     (folder / "class1" / "01.png").write_bytes(b"broken")
-    with pytest.raises(ValueError, match="01.png"):
-        write_vectors(image_model(), [folder], tmp_path / "v.npy", chunk=4, batch_size=2, processes=2)
+    assert embedding_workers.embed_shard(image_model(), samples, job) is None
 
 
 def test_packed_images_are_embedded_as_files_are(folder, tmp_path):
