@@ -44,6 +44,14 @@ def small_recipe(glyphs_root: Path) -> dict:
 
 
 @pytest.fixture
+def fewer_glyphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents train on all of ``glyphs``; here these are 120 of its characters, for the same code."""
+    from nearkin.data.glyphs import glyphs  # noqa: PLC0415  (few tests need it)
+
+    monkeypatch.setitem(glyphs.__kwdefaults__, "num_classes", 120)
+
+
+@pytest.fixture
 def nearkin(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[int, str, str]]:

@@ -301,7 +301,8 @@ def test_a_killed_benchmark_leaves_nobody_behind_and_goes_on(glyphs_root, tmp_pa
     wait_until_gone(workers)
     assert results(tmp_path / "killed") == {}
     written = epochs_written(tmp_path / "killed")
-    assert start_benchmark(plan, tmp_path / "killed").wait() == 0
+    board = execute_plan(Plan.parse(plan), tmp_path / "killed", jobs=1)
+    assert [progress.state for progress in board.runs] == ["done"]
     begun = [json.loads(line) for line in (tmp_path / "killed" / "log.jsonl").read_text().splitlines()]
     assert [entry["event"] for entry in begun] == ["begun", "begun", "finished"]
     assert begun[1]["epoch"] >= written - 2  # from its checkpoint, not from the start
