@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from small_recipes import small_values
 
 # They are loaded as they are; looked through for doctests, files of one name would be taken for each other.
 collect_ignore_glob = ["*conftest.py"]
@@ -39,18 +40,15 @@ def glyphs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_recipe(glyphs_root: Path) -> dict:
     """Plain values of a recipe that trains in about a second."""
-    return {
-        "data": {
-            "name": "glyphs",
-            "root": str(glyphs_root),
-            "num_classes": 60,
-            "images_per_class": 8,
-            "size": 16,
-        },
-        "network": {"name": "convnet", "size": 16, "width": 4, "embedding_dim": 16},
-        "sampler": {"batch_size": 40},
-        "training": {"epochs": 2},
-    }
+    return small_values(glyphs_root)
+
+
+@pytest.fixture
+def fewer_glyphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents train on all of ``glyphs``; here these are 120 of its characters, for the same code."""
+    from nearkin.data.glyphs import glyphs  # noqa: PLC0415  (few tests need it)
+
+    monkeypatch.setitem(glyphs.__kwdefaults__, "num_classes", 120)
 
 
 @pytest.fixture

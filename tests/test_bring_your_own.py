@@ -36,7 +36,7 @@ def carry_out(code: str) -> dict:
 
 
 @pytest.fixture(autouse=True)
-def _desk(tmp_path, monkeypatch, glyphs_root):
+def _desk(tmp_path, monkeypatch, glyphs_root, fewer_glyphs):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(glyphs_root.parent / "cache"))
 

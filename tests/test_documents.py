@@ -21,6 +21,7 @@ def python_blocks(document: str) -> list[str]:
     return [re.sub(f"^{indent}", "", code, flags=re.MULTILINE) for indent, code in blocks]
 
 
+@pytest.mark.usefixtures("fewer_glyphs")
 @pytest.mark.parametrize("number", range(len(python_blocks("README.md"))))
 def test_the_readmes_python_runs(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from nearkin.benchmark.mirror import RemoteMirror
 from nearkin.extras import require
 from test_documents import ROOT
 from test_packaging import EXTRAS, PROJECT
@@ -29,10 +30,6 @@ def without(packages: set[str], code: str) -> subprocess.CompletedProcess[str]:
     """Run Python as if these packages were not installed."""
     text = ABSENT.format(packages=packages, code=code)
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
-
-
-def command(*arguments: str) -> str:
-    return f"sys.argv = {['nearkin', *arguments]!r}\nfrom nearkin.cli import main\nmain()"
 
 
 def test_what_is_there_is_returned():
@@ -75,12 +72,13 @@ def test_the_tests_extra_brings_what_the_tests_of_the_others_need():
         ("pymilvus", "milvus://localhost/birds", "milvus"),
     ],
 )
-def test_an_index_on_a_server_without_its_client_says_so_in_one_line(package, address, extra):
-    done = without({package}, command("index", address))
-    assert done.returncode == 2
-    assert (
-        f"needs the package {package}, which is not installed: pip install 'nearkin[{extra}]'" in done.stderr
-    )
+def test_an_index_on_a_server_without_its_client_says_so_in_one_line(
+    package, address, extra, nearkin, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    code, _, err = nearkin("index", address)
+    assert code == 2
+    assert f"needs the package {package}, which is not installed: pip install 'nearkin[{extra}]'" in err
 
 
 def test_base_dependencies_are_none_of_the_extras():
@@ -89,10 +87,11 @@ def test_base_dependencies_are_none_of_the_extras():
     assert not base & extra
 
 
-def test_a_search_without_optuna_says_so_in_one_line():
-    done = without({"optuna"}, command("tune", "--trials", "1"))
-    assert done.returncode == 2
-    assert done.stderr.strip() == (
+def test_a_search_without_optuna_says_so_in_one_line(nearkin, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    code, _, err = nearkin("tune", "--trials", "1")
+    assert code == 2
+    assert err.strip() == (
         "nearkin: hyperparameter search needs the package optuna, which is not installed: "
         "pip install 'nearkin[tune]'"
     )
@@ -104,23 +103,8 @@ def test_training_and_tournament_need_no_extra():
     assert done.returncode == 0, done.stderr
 
 
-def test_runs_kept_elsewhere_without_fsspec_say_what_is_missing(tmp_path):
-    code = (
-        "from pathlib import Path\nfrom nearkin.benchmark.mirror import RemoteMirror\n"
-        "sys.modules['fsspec.core'] = sys.modules['fsspec'] = None\n"  # torch has imported it already
-        f"RemoteMirror(Path({str(tmp_path)!r}), 'memory://there', [])"
-    )
-    done = without(set(), code)
-    assert "nearkin[remote]" in done.stderr
-
-
-def test_losses_need_torch_only():
-    base = {re.split(r"[>=;\[]", text)[0].replace("-", "_") for text in PROJECT["dependencies"]}
-    names = {"pillow": "PIL", "scikit_learn": "sklearn"}
-    rest = {names.get(one, one) for one in base} - {"torch", "numpy", "jinja2"}  # torch's own
-    code = (
-        "import torch\nfrom nearkin import losses\nassert len(losses.names()) > 10\n"
-        "losses.build('triplet')(torch.randn(4, 3), torch.tensor([0, 0, 1, 1]))"
-    )
-    done = without(rest, code)
-    assert done.returncode == 0, done.stderr
+def test_runs_kept_elsewhere_without_fsspec_say_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(ModuleNotFoundError, match=r"nearkin\[remote\]"):
+        RemoteMirror(tmp_path, "memory://there", [])

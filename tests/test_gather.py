@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from datetime import timedelta
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
+from process_groups import found_together
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nearkin import losses
 from nearkin.distributed import gather
 
-HERE = Path(__file__)
 ROWS, CLASSES, DIM = 24, 6, 4
 SIZES = {
     "two even": [12, 12],
@@ -90,18 +84,10 @@ def refused() -> list[str]:
     return []
 
 
-def work(rank: int, sizes: list[int], folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=len(sizes),
-        timeout=timedelta(seconds=60),
-    )
+def work(rank: int, sizes: list[int]) -> dict:
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     rows, labels = gather(torch.arange(ROWS * 2.0).view(ROWS, 2)[own], torch.arange(ROWS)[own])
-    found = {
+    return {
         "rows": rows,
         "labels": labels,
         "flags": gather(torch.arange(ROWS)[own] % 2 == 0),
@@ -110,23 +96,13 @@ def work(rank: int, sizes: list[int], folder: Path) -> None:
         "own anchors": mean_over_own_anchors(own) if min(sizes) else [],
         "refused": refused(),
     }
-    torch.save(found, folder / f"{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-    os._exit(0)  # threads of gloo's may abort a process while Python shuts down
 
 
 @pytest.fixture(scope="module", params=SIZES)
 def run(request, tmp_path_factory) -> tuple[list[int], list[dict]]:
     """The rows per process, and what each of them found."""
     sizes = SIZES[request.param]
-    folder = tmp_path_factory.mktemp("processes")
-    told = ",".join(map(str, sizes))
-    processes = [
-        subprocess.Popen([sys.executable, HERE, str(rank), told, str(folder)]) for rank in range(len(sizes))
-    ]
-    assert [process.wait(120) for process in processes] == [0] * len(sizes)
-    return sizes, [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(len(sizes))]
+    return sizes, found_together(work, len(sizes), tmp_path_factory.mktemp("processes"), sizes)
 
 
 def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
@@ -199,7 +175,3 @@ def test_one_process_gets_back_what_it_gave():
 def test_wrong_arguments_are_named(arguments, keywords, message):
     with pytest.raises(ValueError, match=message):
         gather(*arguments, **keywords)
-
-
-if __name__ == "__main__":
-    work(int(sys.argv[1]), [int(size) for size in sys.argv[2].split(",")], Path(sys.argv[3]))

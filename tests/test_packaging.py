@@ -127,10 +127,32 @@ def test_pre_commit_has_the_tools_of_check():
     assert [one["repo"] for one in hooks] == ["local"]  # nothing is fetched
     tools = {" ".join(hook["entry"].split()[:2]) for hook in hooks[0]["hooks"]}
     check = (ROOT / "check").read_text(encoding="utf-8")
-    commands = {line.replace(" --check", "").removesuffix(" .") for line in check.splitlines() if line}
+    lines = [line.partition(" >")[0] for line in check.splitlines()]
+    commands = {line.replace(" --check", "").removesuffix(" .") for line in lines if line}
     wanted = {one for one in commands if re.match(r"ruff|mypy|lint-imports", one)}
     assert len(wanted) == 4
     assert tools == wanted
+
+
+@pytest.mark.parametrize(
+    ("mypy", "pytest_", "expected"), [(0, 0, 0), (2, 0, 1), (0, 1, 1), (2, 5, 1), (0, 5, 5)]
+)
+def test_check_fails_where_types_or_tests_do_and_tells_both(mypy, pytest_, expected, tmp_path):
+    """Types are looked at beside the tests."""
+    codes = {"ruff": 0, "lint-imports": 0, "mypy": mypy, "pytest": pytest_}
+    for tool, code in codes.items():
+        (tmp_path / tool).write_text(f'#!/bin/sh\necho {tool} "$@"\nexit {code}\n')
+        (tmp_path / tool).chmod(0o755)
+    surroundings = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NEARKIN_TEST_PROCESSES": "3"}
+    done = subprocess.run(
+        [ROOT / "check", "-k", "losses"], env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == expected
+    assert [line for line in done.stdout.splitlines() if not line.startswith("ruff")] == [
+        "lint-imports",
+        "pytest -n 3 -k losses",
+        "mypy",
+    ]
 
 
 def test_no_file_of_the_project_names_a_package_index():

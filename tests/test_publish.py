@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -119,22 +117,13 @@ def test_no_file_names_a_place_of_this_machine(run, published, glyphs_root):
     assert json.loads((published / "result.json").read_text())["recipe"]["data"].get("root") is None
 
 
-def test_it_loads_in_a_process_without_network_and_data(published, tmp_path):
-    code = """
-import socket, torch
-def refuse(*_, **__):
-    raise AssertionError("the network is used")
-socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
-import nearkin
-torch.save(nearkin.load("there").embed(torch.load("pixels")), "found")
-"""
+def test_it_loads_without_a_network(published, tmp_path, monkeypatch):
+    """tests/model/test_elsewhere.py tries a saved model in a process of its own."""
+    expected = nearkin.load(published).embed(pixels())
     shutil.copytree(published, tmp_path / "there")
-    torch.save(pixels(), tmp_path / "pixels")
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    torch.testing.assert_close(torch.load(tmp_path / "found"), nearkin.load(published).embed(pixels()))
+    for name in ("socket.connect", "create_connection", "getaddrinfo"):
+        monkeypatch.setattr(f"socket.{name}", lambda *_, **__: pytest.fail("the network is used"))
+    torch.testing.assert_close(nearkin.load(tmp_path / "there").embed(pixels()), expected)
 
 
 def timm_model(pooling: str = "avg", **keywords: object) -> Model:

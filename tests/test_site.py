@@ -160,6 +160,7 @@ def test_equations_lose_nothing_on_the_way(equations):
             assert word in shown, f"{name} lost {word}"
 
 
+@pytest.mark.usefixtures("fewer_glyphs")
 @pytest.mark.parametrize(("page", "number"), BLOCKS)
 def test_the_pages_python_runs(page, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

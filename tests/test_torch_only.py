@@ -32,7 +32,7 @@ class Blocker:
 
 
 sys.meta_path.insert(0, Blocker)
-import torch
+import os, torch, traceback
 
 embeddings = torch.nn.functional.normalize(torch.randn(12, 4, generator=torch.Generator().manual_seed(0)))
 labels = torch.arange(12) % 3
@@ -66,16 +66,45 @@ from nearkin.distributed import gather
 assert gather(embeddings) is embeddings
 """,
 }
+FAILS = {"what fails": "import scipy"}
 
 
-@pytest.mark.parametrize("room", USES)
-def test_works_with_torch_and_numpy_alone(room):
+# Each room in a process of its own, which has torch already.
+EACH = """
+for room, code in USES.items():
+    child = os.fork()
+    if not child:
+        try:
+            exec(code)
+            os._exit(0)
+        except BaseException:
+            print(f"--- {room}\\n{traceback.format_exc()}", flush=True)
+            os._exit(1)
+    os.waitpid(child, 0)
+print("--- end")
+"""
+
+
+@pytest.fixture(scope="module")
+def failures() -> dict[str, str]:
+    """Tracebacks by the room that they are of."""
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKER + USES[room]],
+        [sys.executable, "-c", f"{BLOCKER}\nUSES = {USES | FAILS!r}\n{EACH}"],
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("--- end\n"), done.stderr
+    told = (part.partition("\n") for part in done.stdout.split("--- ") if part)
+    return {room: text for room, _, text in told}
+
+
+@pytest.mark.parametrize("room", USES)
+def test_works_with_torch_and_numpy_alone(room, failures):
+    assert room not in failures, failures[room]
+
+
+def test_what_is_blocked_would_be_missed(failures):
+    assert "scipy is not installed here" in failures["what fails"]

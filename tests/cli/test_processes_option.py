@@ -50,8 +50,12 @@ except SystemExit:
     assert not loaded(code) & SLOW
 
 
-def test_a_pipe_gets_a_line_per_stage_and_epoch(photos, tmp_path):
-    done = subprocess.run(train(photos, tmp_path / "run"), capture_output=True, text=True, check=True)
+def test_several_processes_talk_with_one_voice_a_line_per_stage_and_epoch_into_a_pipe(photos, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*launcher, *train(photos, tmp_path / "run")[1:]]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     lines = done.stdout.splitlines()
     assert lines[:4] == [
         "opening folder",
@@ -66,7 +70,13 @@ def test_a_pipe_gets_a_line_per_stage_and_epoch(photos, tmp_path):
     assert any(line.startswith("test classes") for line in lines[10:14])
     assert any(re.match(r"Recall@1 .* untrained network, .* trained: training ", line) for line in lines)
     assert "\x1b" not in done.stdout
-    assert all(line.startswith("warning: ") for line in done.stderr.splitlines())
+    assert done.stdout.count("epoch  2/2  loss") == 1
+    assert done.stdout.count("opening folder") == 1
+    assert done.stdout.count("test classes are never trained on") == 1
+    assert done.stdout.count("picture   ") == 3
+    told = done.stderr.splitlines()
+    assert all(line.startswith("warning: ") for line in told)
+    assert (tmp_path / "run" / "result.json").exists()
 
 
 def test_a_terminal_gets_a_live_line_and_the_result(photos, tmp_path):
@@ -88,15 +98,3 @@ def test_a_terminal_gets_a_live_line_and_the_result(photos, tmp_path):
         assert part in text
     assert b"\x1b[2K" in written
     assert b"Traceback" not in written
-
-
-def test_several_processes_talk_with_one_voice(photos, tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command = [*launcher, *train(photos, tmp_path / "run")[1:]]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert done.stdout.count("epoch  2/2  loss") == 1
-    assert done.stdout.count("opening folder") == 1
-    assert done.stdout.count("picture   ") == 3
-    assert (tmp_path / "run" / "result.json").exists()

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import fields
 
-import numpy as np
 import pytest
 import torch
+from process_groups import found_together
 
 from nearkin.evaluation import processes as module
 from nearkin.evaluation import retrieval_scores, retrieval_scores_by_processes
-
-TORCHRUN = """
-import json, sys, torch, numpy as np
-import torch.distributed as dist
-from nearkin.evaluation import retrieval_scores_by_processes
-dist.init_process_group("gloo")
-data = np.load(sys.argv[1])
-embeddings, labels = torch.from_numpy(data["embeddings"]), torch.from_numpy(data["labels"])
-scores = retrieval_scores_by_processes(embeddings, labels)
-if dist.get_rank() == 1:
-    print(json.dumps(scores.to_dict()))
-dist.destroy_process_group()
-"""
 
 
 def points(seed: int = 0, count: int = 500, classes: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,19 +88,7 @@ def test_a_lost_process_is_told(monkeypatch):
         retrieval_scores_by_processes(*points(count=20), processes=1)
 
 
-def test_torchrun_finds_the_scores_of_one_process(tmp_path):
-    embeddings, labels = points()
-    np.savez(tmp_path / "data.npz", embeddings=embeddings.numpy(), labels=labels.numpy())
-    (tmp_path / "scores.py").write_text(TORCHRUN)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    done = subprocess.run(
-        [*launcher, str(tmp_path / "scores.py"), str(tmp_path / "data.npz")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr
-    import json  # noqa: PLC0415
-
-    assert json.loads(done.stdout) == pytest.approx(retrieval_scores(embeddings, labels).to_dict(), abs=1e-12)
+def test_processes_that_were_started_together_find_the_scores_of_one(tmp_path):
+    """As ``torchrun`` starts them."""
+    for found in found_together(lambda _: retrieval_scores_by_processes(*points()).to_dict(), 2, tmp_path):
+        assert found == pytest.approx(retrieval_scores(*points()).to_dict(), abs=1e-12)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from datetime import timedelta
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
+from process_groups import found_together
 from torch import Tensor, nn
 
 from nearkin import losses
@@ -104,33 +99,14 @@ def sampled(rank: int, count: int) -> dict[str, list[Tensor]]:
     }
 
 
-def work(rank: int, count: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=count,
-        timeout=timedelta(seconds=60),
-    )
-    found = {name: trained_together(name, rank, count) for name in CASES}
-    found["sampled"] = sampled(rank, count)
-    torch.save(found, folder / f"{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-    os._exit(0)  # threads of gloo's may abort a process while Python shuts down
+def work(rank: int, count: int) -> dict:
+    return {name: trained_together(name, rank, count) for name in CASES} | {"sampled": sampled(rank, count)}
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[2, 4])
 def run(request, tmp_path_factory) -> list[dict]:
     """What each process found."""
-    folder = tmp_path_factory.mktemp("processes")
-    processes = [
-        subprocess.Popen([sys.executable, __file__, str(rank), str(request.param), str(folder)])
-        for rank in range(request.param)
-    ]
-    assert [process.wait(180) for process in processes] == [0] * request.param
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(request.param)]
+    return found_together(work, request.param, tmp_path_factory.mktemp("processes"), request.param)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -160,7 +136,3 @@ def test_sampled_classes_of_all_processes_are_one_softmax(run):
         torch.testing.assert_close(found["sampled"]["x"][0], x.grad, rtol=1e-4, atol=1e-6)
     together = torch.cat([found["sampled"]["proxies"][0] for found in run])
     torch.testing.assert_close(together, dense, rtol=1e-4, atol=1e-6)
-
-
-if __name__ == "__main__":
-    work(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import nearkin
-from nearkin import networks
+from nearkin import data, losses, networks
 from nearkin.recipe import Recipe
 from nearkin.tensor_files import write_tensors
 from nearkin.training import Run, RunError
@@ -32,50 +30,39 @@ def pretrained(tmp_path) -> Path:
     return file
 
 
-def in_a_fresh_process(code: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_a_run_loads_elsewhere_without_data_weights_and_loss(small_recipe, pretrained, tmp_path, monkeypatch):
+    """The loss cannot be imported, and the data set's function and the weights' file are gone.
 
-
-def test_a_run_loads_elsewhere_without_data_weights_and_loss(small_recipe, pretrained, tmp_path):
-    """In a process that cannot import the loss, with the data set's function and the weights' file gone."""
+    test_elsewhere.py tries a saved model in a process of its own.
+    """
     module = tmp_path / "loss_of_mine.py"
     module.write_text("def loss(embeddings, labels):\n    return embeddings.square().mean()\n")
-    train = f"""
-        import nearkin
-        run = nearkin.train({{**{small_recipe["data"]!r}}}, network={{**{small_recipe["network"]!r},
-            "weights": {str(pretrained)!r}}}, loss="loss_of_mine:loss", batch_size=40, epochs=1,
-            output="run", progress=False)
-        import torch
-        print(nearkin.load("run").embed(torch.full((1, 1, 16, 16), 7, dtype=torch.uint8)).tolist())
-    """
-    before = json.loads(in_a_fresh_process(train, tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    nearkin.train(
+        small_recipe["data"],
+        network={**small_recipe["network"], "weights": str(pretrained)},
+        loss="loss_of_mine:loss",
+        batch_size=40,
+        epochs=1,
+        output=tmp_path / "run",
+        progress=False,
+    )
+    pixels = torch.full((1, 1, 16, 16), 7, dtype=torch.uint8)
+    before = nearkin.load(tmp_path / "run").embed(pixels).tolist()
+    sys.modules.pop("loss_of_mine")
     pretrained.unlink()
     module.unlink()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.move(tmp_path / "run", elsewhere / "moved")
-    load = """
-        import sys, torch, nearkin, nearkin.api
-
-        class Blocker:
-            def find_spec(self, name, path=None, target=None):
-                if name == "loss_of_mine":
-                    raise AssertionError(f"{name} is not needed to embed")
-
-        sys.meta_path.insert(0, Blocker())
-        from nearkin import data, losses
-        data.registry.unregister("glyphs")
-        def refuse(*arguments, **keywords):
-            raise AssertionError("neither data nor a loss is needed to embed")
-        losses.build = data.build = refuse
-        model = nearkin.load("moved")
-        print(model.embed(torch.full((1, 1, 16, 16), 7, dtype=torch.uint8)).tolist())
-    """
-    assert json.loads(in_a_fresh_process(load, elsewhere)) == before
+    monkeypatch.setattr(data.registry, "_makers", {})
+    for module in (losses, data):
+        monkeypatch.setattr(
+            module, "build", lambda *_, **__: pytest.fail("embedding needs no data and no loss")
+        )
+    model = nearkin.load(elsewhere / "moved")
+    assert model.embed(pixels).tolist() == before
+    assert "loss_of_mine" not in sys.modules
 
 
 def test_a_module_is_given_again(tmp_path):

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from nearkin import data, networks
-from nearkin.data import AsIs
-from nearkin.model import Model, embedding_workers, vector_files, write_vectors
+from nearkin.data import AsIs, ImageFiles
+from nearkin.model import Model, embedding_workers, vector_files, vector_parts, write_vectors
 from nearkin.model.vector_files import named_samples
 from nearkin.networks import Embedder, WrappedNetwork
 
@@ -119,31 +119,113 @@ def test_another_model_or_other_files_do_not_replace_a_file_silently(suffix, fol
         write_vectors(image_model(), [folder], path)
 
 
-def test_chunks_that_are_there_are_used_unless_their_files_changed(folder, tmp_path, monkeypatch):
+def leave_parts_only(monkeypatch, *arguments, **options) -> None:
+    """What a process leaves that is killed just before it puts the file together."""
+    with monkeypatch.context() as patch, pytest.raises(pytest.fail.Exception):
+        patch.setattr(vector_files._Work, "put_together", lambda *_: pytest.fail("that far"))
+        write_vectors(*arguments, **options)
+
+
+@pytest.fixture
+def embedded(monkeypatch) -> list[str]:
+    """The names of all samples that a model embeds from now on."""
+    names, embed = [], Model.embed_in_chunks
+
+    def told(self, samples, **options):
+        names.extend(Path(samples.name(index)).name for index in range(len(samples)))
+        return embed(self, samples, **options)
+
+    monkeypatch.setattr(Model, "embed_in_chunks", told)
+    return names
+
+
+def test_what_was_embedded_is_known_by_its_content(folder, tmp_path, monkeypatch, embedded):
     path, model = tmp_path / "v.npy", image_model()
-    monkeypatch.setattr(vector_files._Work, "put_together", lambda *_: pytest.fail("that far"))
-    with pytest.raises(pytest.fail.Exception):
-        write_vectors(model, [folder], path, chunk=5, batch_size=5)
-    monkeypatch.undo()
-    changed = sorted(folder.rglob("*.png"))[7]
-    os.utime(changed, (1, 1))
+    leave_parts_only(monkeypatch, model, [folder], path, chunk=5, batch_size=5)
+    files = sorted(folder.rglob("*.png"))
+    os.utime(files[0], (1, 1))
+    files[1].rename(files[1].with_name("renamed.png"))
+    (folder / "another.png").write_bytes(files[2].read_bytes())
+    files[7].write_bytes(files[8].read_bytes() + b"changed")
     (tmp_path / "v.npy.parts" / "part-000003.safetensors").write_bytes(b"damaged")
+    embedded.clear()
     written = write_vectors(model, [folder], path, chunk=5, batch_size=5)
-    assert (written.embedded, written.found) == (10, 13)
-    np.testing.assert_allclose(np.load(path), model.embed(folder).numpy(), atol=1e-5)
+    assert sorted(embedded) == sorted(file.name for file in (files[7], *files[15:20]))
+    assert (written.embedded, written.found) == (6, 18)
+    names, _, vectors = read_npy(path)
+    assert {"another.png", "class0/renamed.png"} <= set(names)
+    np.testing.assert_allclose(vectors, model.embed(folder).numpy(), atol=1e-5)
+
+
+def test_parts_of_another_model_are_not_used(folder, tmp_path, monkeypatch):
+    path = tmp_path / "v.npy"
+    leave_parts_only(monkeypatch, image_model(1), [folder], path)
+    written = write_vectors(image_model(), [folder], path)
+    assert (written.embedded, written.found) == (23, 0)
+    np.testing.assert_allclose(np.load(path), image_model().embed(folder).numpy(), atol=1e-5)
+
+
+def test_equal_files_are_embedded_once(folder, tmp_path, embedded):
+    model, files = image_model(), sorted(folder.rglob("*.png"))
+    for file in files[:9]:
+        (folder / f"copy-{file.name}").write_bytes(file.read_bytes())
+    written = write_vectors(model, [folder], tmp_path / "v.parquet", chunk=4, batch_size=2)
+    assert len(embedded) == 23
+    assert (written.samples, written.embedded, written.found) == (32, 32, 0)
+    np.testing.assert_allclose(
+        read_parquet(tmp_path / "v.parquet")[2], model.embed(folder).numpy(), atol=1e-5
+    )
+
+
+def test_equal_files_that_cannot_be_read_are_listed_by_their_own_names(folder, tmp_path):
+    bad = [folder / "class1" / "01.png", folder / "class2" / "02.png"]
+    for file in bad:
+        file.write_bytes(b"no image")
+    skipped = write_vectors(image_model(), [folder], tmp_path / "v.npy", skip_bad=True).skipped
+    assert [Path(name).name for name, _ in skipped] == ["01.png", "02.png"]
+    assert all(str(file) in why for file, (_, why) in zip(bad, skipped, strict=True))
+
+
+def test_files_are_read_when_their_shard_is_made_and_only_if_they_changed(folder, tmp_path, monkeypatch):
+    read, hash_file = [], vector_files.content_hash
+    monkeypatch.setattr(
+        vector_files, "content_hash", lambda file: read.append(Path(file).name) or hash_file(file)
+    )
+    path, model, files = tmp_path / "v.npy", image_model(), sorted(folder.rglob("*.png"))
+    heard = []
+
+    def after_two_shards(done, _):
+        heard.append((done, len(read)))
+        if done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_vectors(model, [folder], path, chunk=4, batch_size=4, progress=after_two_shards)
+    assert all(hashed <= done + 4 for done, hashed in heard), "files were read before their shard was made"
+    read.clear()
+    os.utime(files[2], (1, 1))
+    written = write_vectors(model, [folder], path, chunk=4, batch_size=4)
+    assert written.found >= 4
+    assert sorted(read) == sorted(file.name for file in (files[2], *files[written.found :]))
+    read.clear()
+    write_vectors(model, [folder], path)
+    assert not read
+    os.utime(files[2], (2, 2))
+    assert write_vectors(model, [folder], path).embedded == 0
+    assert len(read) == 23
 
 
 def log_chunks_and_write(folder: Path, path: Path, log: Path, suffix: str) -> None:
-    """What the killed processes do: slowly, and every chunk that is written is logged."""
-    write = vector_files._Work._write
+    """What the killed processes do: slowly, and every shard that is written is logged."""
+    add = vector_parts.Parts.add
 
-    def logged(self, number, chunk):
-        write(self, number, chunk)
+    def logged(self, shard, chunk):
+        add(self, shard, chunk)
         with log.open("a") as lines:
-            lines.write(f"{number}\n")
+            lines.write(f"{shard.rows}\n")
         time.sleep(0.01)
 
-    vector_files._Work._write = logged
+    vector_parts.Parts.add = logged
     write_vectors(image_model(), [folder], path, chunk=1, batch_size=1)
 
 
@@ -172,7 +254,7 @@ def test_killed_at_any_moment_it_goes_on_and_embeds_nothing_twice(suffix, folder
         assert process.exitcode == -signal.SIGKILL
     assert process.exitcode == 0
     assert kills >= 2
-    numbers = log.read_text().split()
+    numbers = log.read_text().splitlines()
     assert len(numbers) == len(set(numbers))
     assert len(numbers) >= 23 - kills  # one may be written and not yet logged
     names, _, vectors = READERS[suffix](path)
@@ -299,10 +381,12 @@ def test_several_processes_write_what_one_writes_and_one_that_is_lost_is_replace
     assert not (tmp_path / "two.npy.parts").exists()
 
 
-def test_a_bad_file_stops_several_processes_with_its_name(folder, tmp_path):
+def test_a_worker_leaves_a_shard_with_a_bad_file_to_whoever_tells_its_name(folder):
+    """The index's command is tried with such a file and real processes."""
+    samples, job = ImageFiles(sorted(folder.rglob("*.png")), folder), {"batch_size": 2, "skip_bad": False}
+    assert len(embedding_workers.embed_shard(image_model(), samples, job).embeddings) == 23
     (folder / "class1" / "01.png").write_bytes(b"broken")
-    with pytest.raises(ValueError, match="01.png"):
-        write_vectors(image_model(), [folder], tmp_path / "v.npy", chunk=4, batch_size=2, processes=2)
+    assert embedding_workers.embed_shard(image_model(), samples, job) is None
 
 
 def test_packed_images_are_embedded_as_files_are(folder, tmp_path):

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import atexit
+import functools
+import importlib
 import os
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import psutil
@@ -11,12 +15,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from running import execute, new_run, reopened
+from small_recipes import small_values
 
 from nearkin import losses, networks
 from nearkin.recipe import Recipe, RecipeError
 from nearkin.training import Run
 from nearkin.training.class_slices import ClassSlices
-from nearkin.training.distributed import Processes, is_first_process
+from nearkin.training.distributed import Processes, build_accelerator, is_first_process
 from nearkin.training.gradient_caching import backward_in_chunks
 from nearkin.training.lazy_optimizers import AdamW
 from nearkin.training.resuming import optimizer_state
@@ -39,6 +44,24 @@ ENVIRONMENT = os.environ | {
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": os.pathsep.join([str(HELPERS), os.environ.get("PYTHONPATH", "")]),
 }
+
+
+TOGETHER = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "2")
+TRAININGS = {
+    "pairs": {},
+    "divided classes": {"loss": {"name": "arcface", "scale": 16.0, "sharded": True}},
+}
+
+
+def shared_values(glyphs_root: Path) -> dict:
+    """Frozen batch norm: the one thing that would depend on the number of processes."""
+    small = small_values(glyphs_root)
+    return small | {
+        "network": small["network"] | {"freeze_batch_norm": True},
+        "loss": {"name": "multi_similarity"},
+        "optimizer": {"name": "sgd", "lr": 0.05},
+        "training": {"epochs": 3},
+    }
 
 
 def one_step(processes: Processes, name: str, chunk: int | None) -> dict[str, torch.Tensor]:
@@ -99,9 +122,14 @@ def divided(processes: Processes, **keywords) -> dict[str, torch.Tensor]:
 
 
 def in_one_of_two_processes(rank: int, folder: Path) -> None:
+    """All that two processes are asked for: it takes longer to start them than to do it."""
+    atexit.register(lambda: (folder / f"group of {rank}").write_text(str(group())))  # the last to be called
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    processes = Processes(rank, 2, CPU)
+    meeting = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": 2}  # instead of a port
+    dist.init_process_group = functools.partial(dist.init_process_group, **meeting)
+    processes = Processes.of(build_accelerator("fp32"))
+    group = weakref.ref(dist.group.WORLD)
+    importlib.import_module("torch.distributed.nn.functional")  # as optimisers of torch do
     found = {f"{name} {chunk}": one_step(processes, name, chunk) for name, chunk in CASES}
     found["divided"] = divided(processes)
     found["divided and sampled"] = divided(processes, sample=0.5)
@@ -119,17 +147,34 @@ def in_one_of_two_processes(rank: int, folder: Path) -> None:
         "labels": processes.gather(torch.arange(3)[list(processes.share(3))], 3),
     }
     torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
+    for name in TRAININGS:
+        execute(new_run(folder / name, Recipe.read(folder / f"{name}.toml")))
+    if rank == 1:
+        raise SystemExit(3)
 
 
 @pytest.fixture(scope="module")
-def found_by_two(tmp_path_factory) -> list[dict]:
+def two_processes(tmp_path_factory, glyphs_root) -> Path:
+    """The folder of two processes, the second of which failed when all was done."""
     folder = tmp_path_factory.mktemp("two")
+    for name, changes in TRAININGS.items():
+        recipe = Recipe.parse(shared_values(glyphs_root) | changes)
+        (folder / f"{name}.toml").write_text(recipe.to_toml())
+        execute(new_run(folder / f"{name} alone", recipe))
     processes = [
-        subprocess.Popen([sys.executable, HERE, str(rank), str(folder)], env=ENVIRONMENT) for rank in range(2)
+        subprocess.Popen(
+            [sys.executable, HERE, str(rank), str(folder)],
+            env=ENVIRONMENT | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) | TOGETHER,
+        )
+        for rank in range(2)
     ]
-    assert [process.wait(120) for process in processes] == [0, 0]
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    assert [process.wait(120) for process in processes] == [0, 3]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found_by_two(two_processes) -> list[dict]:
+    return [torch.load(two_processes / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 @pytest.mark.parametrize(("name", "chunk"), CASES)
@@ -227,24 +272,14 @@ def test_only_the_first_process_writes(environment, first, monkeypatch, tmp_path
 
 
 @pytest.fixture
-def shared_recipe(small_recipe) -> dict:
-    """Frozen batch norm: the one thing that would depend on the number of processes."""
-    return small_recipe | {
-        "network": small_recipe["network"] | {"freeze_batch_norm": True},
-        "loss": {"name": "multi_similarity"},
-        "optimizer": {"name": "sgd", "lr": 0.05},
-        "training": {"epochs": 3},
-    }
+def shared_recipe(glyphs_root) -> dict:
+    return shared_values(glyphs_root)
 
 
 def train_in(count: int, recipe: Path, output: Path) -> subprocess.Popen:
-    return torchrun("-m", "nearkin", "train", str(recipe), "-o", str(output), count=count)
-
-
-def torchrun(*what: str, count: int = 2) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}"]
     return subprocess.Popen(
-        [*command, *what],
+        [*launcher, "-m", "nearkin", "train", str(recipe), "-o", str(output)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -252,12 +287,10 @@ def torchrun(*what: str, count: int = 2) -> subprocess.Popen:
     )
 
 
-def finish(recipe: Path, output: Path, count: int = 2) -> str:
-    """What ``torchrun`` prints when it is done."""
+def finish(recipe: Path, output: Path, count: int = 2) -> None:
     process = train_in(count, recipe, output)
-    out, err = process.communicate(timeout=400)
+    _, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
-    return out
 
 
 def assert_alike(found: Run, expected: Run) -> None:
@@ -268,14 +301,13 @@ def assert_alike(found: Run, expected: Run) -> None:
     assert all(torch.allclose(weights[name], others[name], atol=1e-4) for name in others)
 
 
-def test_torchrun_ends_where_a_single_process_does(shared_recipe, tmp_path):
-    recipe = Recipe.parse(shared_recipe)
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
-    alone = new_run(tmp_path / "alone", recipe)
-    execute(alone)
-    printed = finish(tmp_path / "recipe.toml", tmp_path / "two")
-    assert printed.count("test classes are never trained on") == 1  # one voice
-    assert_alike(Run.existing(tmp_path / "two"), alone)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_two_processes_end_where_a_single_one_does(name, two_processes):
+    together, alone = (Run.existing(two_processes / folder) for folder in (name, f"{name} alone"))
+    assert_alike(together, alone)
+    if name == "divided classes":
+        rows = [[row["loss"] for row in run.metrics() if "loss" in row] for run in (together, alone)]
+        assert rows[0] == pytest.approx(rows[1], rel=1e-5)
 
 
 @pytest.mark.slow
@@ -297,41 +329,20 @@ def test_torchrun_learns_without_labels_as_a_single_process_does(method, shared_
     assert_alike(Run.existing(tmp_path / "two"), alone)
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_divided_classes_end_where_a_single_process_does(count, shared_recipe, tmp_path):
-    shared_recipe["loss"] = {"name": "arcface", "scale": 16.0, "sharded": True}
-    recipe = Recipe.parse(shared_recipe)
+@pytest.mark.slow
+def test_classes_divided_among_four_end_where_a_single_process_does(shared_recipe, tmp_path):
+    recipe = Recipe.parse(shared_recipe | TRAININGS["divided classes"])
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
     alone = new_run(tmp_path / "alone", recipe)
     execute(alone)
-    finish(tmp_path / "recipe.toml", tmp_path / "divided", count)
-    together = Run.existing(tmp_path / "divided")
-    assert_alike(together, alone)
-    losses_by_epoch = [[row["loss"] for row in run.metrics() if "loss" in row] for run in (together, alone)]
-    assert losses_by_epoch[0] == pytest.approx(losses_by_epoch[1], rel=1e-5)
+    finish(tmp_path / "recipe.toml", tmp_path / "divided", 4)
+    assert_alike(Run.existing(tmp_path / "divided"), alone)
 
 
-@pytest.mark.parametrize("end", ["", "if RANK == '1': raise SystemExit(3)"])
-def test_no_process_ends_among_the_threads_of_its_group(end, tmp_path):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_process_ends_among_the_threads_of_its_group(rank, two_processes):
     """Nor one that failed: gloo's threads would abort it on its way out, now and then."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import atexit, importlib, os, pathlib, weakref\n"
-        "import torch.distributed as dist\n"
-        "from nearkin.training.distributed import Processes, build_accelerator\n"
-        "RANK = os.environ['RANK']\n"
-        f"note = pathlib.Path({str(tmp_path)!r}, RANK)\n"
-        "atexit.register(lambda: note.write_text(str(group())))  # the last to be called\n"
-        "processes = Processes.of(build_accelerator('fp32'))\n"
-        "group = weakref.ref(dist.group.WORLD)\n"
-        "importlib.import_module('torch.distributed.nn.functional')  # as optimisers of torch do\n"
-        "assert processes.ask_first(lambda: group() is not None)\n"
-        f"{end}\n"
-    )
-    process = torchrun(str(script))
-    _, err = process.communicate(timeout=100)
-    assert "exitcode: 3" in err if end else process.returncode == 0, err
-    assert (tmp_path / "1").read_text() == "None"
+    assert (two_processes / f"group of {rank}").read_text() == "None"
 
 
 def kill_after(epochs: int, process: subprocess.Popen, folder: Path) -> None:
@@ -372,7 +383,7 @@ def test_killed_processes_end_with_the_same_result(loss, training, small_recipe,
 @pytest.mark.slow
 def test_divided_classes_go_on_in_one_process(shared_recipe, tmp_path):
     shared_recipe |= {
-        "loss": {"name": "arcface", "scale": 16.0, "sharded": True},
+        **TRAININGS["divided classes"],
         "optimizer": {"name": "sgd", "lr": 0.01},  # larger steps make neighbours of rounding errors
         "training": {"epochs": 8},
     }

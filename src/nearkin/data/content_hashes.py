@@ -42,7 +42,7 @@ def content_hashes(
         if tuple(remembered.get(name, ())[:2]) != stamp
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        hashes = pool.map(_hash, [names[place] for place in missing])
+        hashes = pool.map(content_hash, [names[place] for place in missing])
         for done, (place, found) in enumerate(zip(missing, hashes, strict=True), start=1):
             remembered[names[place]] = [*stamps[place], found]
             if progress is not None:
@@ -58,10 +58,11 @@ def _default_cache(names: list[str]) -> Path:
     return Path(user_cache_dir("nearkin")) / "content-hashes" / f"{key}.json"
 
 
-def _hash(name: str) -> str:
+def content_hash(file: str | Path) -> str:
+    """SHA-256 of one file, which nothing remembers."""
     digest = hashlib.sha256()
-    with Path(name).open("rb") as file:
-        while chunk := file.read(_CHUNK):
+    with Path(file).open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
 

@@ -1,8 +1,9 @@
-"""Embeddings of any number of samples in a file: written chunk by chunk, and gone on with after a kill.
+"""Embeddings of any number of samples in a file: written shard by shard, and gone on with after a kill.
 
-Every chunk is written whole, into a folder beside the file, under a key of what it was made from: the
-model's fingerprint, and the names, sizes and times of change of its samples. A chunk whose key is there is
-never embedded again. When all are there, the file is put together and the folder goes.
+Samples are known by a hash of their content, and go into shards in their order, each content once. A file is
+hashed when its shard is made, just before it is embedded, so that its bytes are still in memory when they are
+decoded. The vectors of every shard are written whole into a folder beside the file
+(:mod:`nearkin.model.vector_parts`). When all are there, the file is put together and the folder goes.
 """
 
 from __future__ import annotations
@@ -12,26 +13,30 @@ import hashlib
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 
 from nearkin.atomic import atomic_path, remove_unfinished, write_json
 from nearkin.data import ImageFiles, Samples, Texts
 from nearkin.data import as_samples as data_samples
 from nearkin.data.class_folders import files_below
+from nearkin.data.content_hashes import content_hash
+from nearkin.data.decoding import BrokenImageError
 from nearkin.data.packed import SUFFIXES as PACKED
 from nearkin.data.packed import PackedImages, packed_images
+from nearkin.data.sample_hashes import fingerprint as content_of_samples
 from nearkin.extras import require
 from nearkin.model.embedding_workers import Embed, embedding_workers
 from nearkin.model.model import Chunk, Model, Progress
-from nearkin.tensor_files import DamagedFileError, TensorFile, read_tensors, write_tensors
+from nearkin.model.vector_parts import Parts, Shard
 
 SUFFIXES = (".parquet", ".npy")
 _CHUNK = 1024
@@ -46,7 +51,7 @@ class NamedSamples:
         samples: All of them.
         names: What each is called: a path below the folder that was given, or the number of a row.
         labels: The class of each, where it lies in a folder of its class, or ``None``.
-        files: What the numbers depend on, per sample: a file, its size and its time of change.
+        files: By what a change of a sample shows, per sample: a file, its size and its time of change.
     """
 
     samples: Samples
@@ -63,8 +68,8 @@ class VectorFile:
         path: The file; of ``.npy``, names and labels are in a ``.csv`` beside it.
         samples: Rows.
         dimensions: D, of every row.
-        embedded: Samples that were embedded now.
-        found: Samples that had been embedded before this call.
+        embedded: Samples whose vectors were made now; those of equal content share one.
+        found: Samples whose content had been embedded before this call.
         skipped: Files that could not be read, each with the reason.
         fingerprint: Of the model.
     """
@@ -214,16 +219,16 @@ def write_vectors(
         )
     with _alone(work.folder):
         remove_unfinished(work.folder)
-        missing = work.missing()
+        parts = Parts(work.folder, work.fingerprint)
         with embedding_workers(
             model,
-            processes=processes if len(missing) > 1 else None,
+            processes=processes if work.unseen(parts) > work.step else None,
             ray=ray,
             batch_size=work.batch_size,
             skip_bad=skip_bad,
         ) as embed:
-            work.embed(missing, embed, progress, skip_bad=skip_bad)
-        written = work.put_together(sum(len(work.ranges[number]) for number in missing))
+            found = work.embed(parts, embed, progress, skip_bad=skip_bad)
+        written = work.put_together(parts, found)
     shutil.rmtree(work.folder)
     return written
 
@@ -240,113 +245,136 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 class _Work:
-    """What is to be embedded, and the chunks that are there already."""
+    """What is to be embedded."""
 
     def __init__(self, model: Model, named: NamedSamples, target: Path, batch_size: int, chunk: int) -> None:
         self.model, self.named, self.target, self.batch_size = model, named, target, batch_size
         self.folder = target.with_name(f"{target.name}.parts")
         self.step = max(chunk // batch_size, 1) * batch_size
         self.fingerprint = model.fingerprint
-        count = len(named.names)
-        self.ranges = [range(start, min(start + self.step, count)) for start in range(0, count, self.step)]
-        self.keys = [self._key(rows) for rows in self.ranges]
+        self.contents: dict[int, str] = {}
 
-    def _key(self, rows: range) -> str:
+    def look_at(self, rows: Sequence[int], seen: Mapping[str, str]) -> None:
+        """Hash the contents of rows, unless their files are as they were when they were last seen."""
+        files, samples = self.named.files, self.named.samples
+        self.contents |= {row: seen[files[row]] for row in rows if files[row] in seen}
+        unseen = [row for row in rows if row not in self.contents]
+        if isinstance(samples, ImageFiles):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                self.contents |= zip(unseen, pool.map(self._content, unseen), strict=True)
+        else:
+            self.contents |= {row: self._content(row) for row in unseen}
+
+    def _content(self, row: int) -> str:
+        samples = self.named.samples
+        try:
+            if isinstance(samples, ImageFiles):
+                return content_hash(samples.path(row))
+            return content_of_samples(samples.select([row]))
+        except (OSError, BrokenImageError):  # whoever embeds it meets the same, and tells it
+            return f"unread {self.named.files[row]}"
+
+    def key(self, about: Sequence[str]) -> str:
+        """A hash of the model, of what samples are called, and of what is known about each."""
         digest = hashlib.sha256(self.fingerprint.encode())
-        for row in rows:
-            digest.update(f"\0{self.named.names[row]}\0{self.named.files[row]}".encode())
+        for name, known in zip(self.named.names, about, strict=True):
+            digest.update(f"\0{name}\0{known}".encode())
         return digest.hexdigest()
 
-    @property
-    def key(self) -> str:
-        return hashlib.sha256("".join(self.keys).encode()).hexdigest()
+    def unseen(self, parts: Parts) -> int:
+        """How many files were not embedded as they are now, by their names, sizes and times of change."""
+        return sum(file not in parts.seen for file in self.named.files)
 
-    def _file(self, number: int) -> Path:
-        return self.folder / f"part-{number:06d}.safetensors"
+    def shards(self, parts: Parts) -> Iterator[Shard]:
+        """What is not in the parts yet, in the order of the inputs, each content once."""
+        begun = parts.contents()
+        for start in range(0, len(self.named.names), self.step):
+            block = range(start, min(start + self.step, len(self.named.names)))
+            self.look_at(block, parts.seen)
+            first = {self.contents[row]: row for row in reversed(block) if self.contents[row] not in begun}
+            begun |= first.keys()
+            if first:
+                yield Shard(
+                    block,
+                    sorted(first.values()),
+                    [self.contents[row] for row in sorted(first.values())],
+                    {self.named.files[row]: self.contents[row] for row in block},
+                )
 
-    def _part(self, number: int) -> TensorFile | None:
-        """A chunk that is whole and made from what is here now."""
-        if not self._file(number).exists():
-            return None
-        try:
-            part = read_tensors(self._file(number))
-        except DamagedFileError:
-            return None
-        return part if part.state.get("key") == self.keys[number] else None
-
-    def missing(self) -> list[int]:
-        """The numbers of chunks that are not there, or made from something else."""
-        return [number for number in range(len(self.ranges)) if self._part(number) is None]
-
-    def samples(self, number: int) -> Samples:
-        """Those of a chunk."""
-        return self.named.samples.select(self.ranges[number])
-
-    def embed(
-        self, missing: Sequence[int], embed: Embed, progress: Progress | None, *, skip_bad: bool
-    ) -> None:
-        """Embed chunks, by workers or here, and write them."""
+    def embed(self, parts: Parts, embed: Embed, progress: Progress | None, *, skip_bad: bool) -> int:
+        """Embed what is not in the parts yet, by workers or here; how many samples were there before."""
         total = len(self.named.names)
-        done = total - sum(len(self.ranges[number]) for number in missing)
+        there, known = parts.contents(), total - self.unseen(parts)
+        waiting: deque[Shard] = deque()
 
-        def told(more: int, _: int) -> None:
+        def handed_out() -> Iterator[Samples]:
+            for shard in self.shards(parts):
+                waiting.append(shard)
+                yield self.named.samples.select(shard.rows)
+
+        def told(done: int, _: int = 0) -> None:
             if progress is not None:
-                progress(done + more, total)
+                progress(max(known, done), total)
 
-        told(0, 0)
-        for number, chunk in zip(missing, embed(self.samples(number) for number in missing), strict=True):
-            self._write(number, self._embedded(number, told, skip_bad) if chunk is None else chunk)
-            done += len(self.ranges[number])
-            told(0, 0)
+        told(0)
+        for chunk in embed(handed_out()):
+            shard = waiting.popleft()
+            parts.add(shard, self._embedded(shard, told, skip_bad) if chunk is None else chunk)
+            told(shard.block.stop)
+        told(total)
+        return sum(content in there for content in self.contents.values())
 
-    def _embedded(self, number: int, progress: Progress, skip_bad: bool) -> Chunk:
+    def _embedded(self, shard: Shard, told: Progress, skip_bad: bool) -> Chunk:
         (found,) = self.model.embed_in_chunks(
-            self.samples(number),
+            self.named.samples.select(shard.rows),
             batch_size=self.batch_size,
-            progress=progress,
+            progress=lambda done, _: told(shard.block.start + done, 0),
             skip_bad=skip_bad,
             chunk=self.step,
         )
         return found
 
-    def _write(self, number: int, chunk: Chunk) -> None:
-        rows = torch.tensor([self.ranges[number].start + index for index in chunk.indices], dtype=torch.long)
-        state = {"key": self.keys[number], "skipped": chunk.skipped}
-        write_tensors(self._file(number), {"vectors": chunk.embeddings, "rows": rows}, state)
-
-    def _parts(self) -> Iterator[TensorFile]:
-        for number in range(len(self.ranges)):
-            part = self._part(number)
-            if part is None:
-                raise ValueError(f"{self._file(number)} is damaged: run the same command again")
-            yield part
-
-    def put_together(self, embedded: int) -> VectorFile:
-        """Write the file from the chunks."""
-        skipped: list[tuple[str, str]] = []
-        count = 0
-        for part in self._parts():
-            count += len(part.tensors["rows"])
-            skipped += [(name, why) for name, why in part.state["skipped"]]
-        if not count:
-            raise ValueError(f"none of {len(self.named.names)} files can be read: {skipped[0][1]}")
+    def put_together(self, parts: Parts, found: int) -> VectorFile:
+        """Write the file from the parts."""
+        contents = [self.contents[row] for row in range(len(self.named.names))]
+        rows = [row for row, content in enumerate(contents) if content not in parts.unreadable]
+        skipped = tuple(
+            self._skipped(row, *parts.unreadable[content])
+            for row, content in enumerate(contents)
+            if content in parts.unreadable
+        )
+        if not rows:
+            raise ValueError(f"none of {len(contents)} files can be read: {skipped[0][1]}")
         written = VectorFile(
             str(self.target),
-            count,
+            len(rows),
             self.model.embedding_dim,
-            embedded,
-            len(self.named.names) - embedded,
-            tuple(skipped),
+            len(contents) - found,
+            found,
+            skipped,
             self.fingerprint,
         )
+        about = {**written.to_dict(), "key": self.key(contents), "files": self.key(self.named.files)}
+        whole = self.folder / "vectors.npy"
+        with atomic_path(whole) as temporary:
+            shape = (len(rows), self.model.embedding_dim)
+            vectors = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
+            parts.gather([contents[row] for row in rows], vectors)
+            vectors.flush()
+            del vectors
         write = self._write_parquet if self.target.suffix.lower() == ".parquet" else self._write_npy
-        write(count, {**written.to_dict(), "key": self.key})
+        write(whole, rows, about)
         return written
+
+    def _skipped(self, row: int, name: str, reason: str) -> tuple[str, str]:
+        """A file that cannot be read; the reason may be that of another one of the same content."""
+        own = self.named.samples.name(row)
+        return own, reason.replace(name, own)
 
     def _has_labels(self) -> bool:
         return any(label is not None for label in self.named.labels)
 
-    def _write_parquet(self, _: int, about: Mapping[str, Any]) -> None:
+    def _write_parquet(self, whole: Path, rows: Sequence[int], about: Mapping[str, Any]) -> None:
         arrow = require("pyarrow", extra="parquet", purpose="writing .parquet")
         parquet = require("pyarrow.parquet", extra="parquet", purpose="writing .parquet")
         size = self.model.embedding_dim
@@ -354,50 +382,48 @@ class _Work:
         fields += [("label", arrow.string())] if self._has_labels() else []
         fields += [("vector", arrow.list_(arrow.float32(), size))]
         schema = arrow.schema(fields, metadata={_METADATA: json.dumps(about)})
-        whole = self.folder / self.target.name
-        with atomic_path(whole) as temporary, parquet.ParquetWriter(str(temporary), schema) as file:
-            for part in self._parts():
-                rows = part.tensors["rows"].tolist()
-                flat = arrow.array(part.tensors["vectors"].numpy().ravel(), type=arrow.float32())
-                columns = [arrow.array([self.named.names[row] for row in rows], type=arrow.string())]
+        vectors = np.load(whole, mmap_mode="r")
+        table = self.folder / self.target.name
+        with atomic_path(table) as temporary, parquet.ParquetWriter(str(temporary), schema) as file:
+            for start in range(0, len(rows), self.step):
+                some = rows[start : start + self.step]
+                flat = arrow.array(vectors[start : start + self.step].ravel(), type=arrow.float32())
+                columns = [arrow.array([self.named.names[row] for row in some], type=arrow.string())]
                 if self._has_labels():
-                    columns.append(arrow.array([self.named.labels[row] for row in rows], type=arrow.string()))
+                    columns.append(arrow.array([self.named.labels[row] for row in some], type=arrow.string()))
                 columns.append(arrow.FixedSizeListArray.from_arrays(flat, size))
                 file.write_table(arrow.Table.from_arrays(columns, schema=schema))
-        whole.replace(self.target)
+        table.replace(self.target)
 
-    def _write_npy(self, count: int, about: Mapping[str, Any]) -> None:
-        whole = self.folder / self.target.name
+    def _write_npy(self, whole: Path, rows: Sequence[int], about: Mapping[str, Any]) -> None:
         columns = ["name", "label"] if self._has_labels() else ["name"]
         with (
-            atomic_path(whole) as temporary,
             atomic_path(whole.with_suffix(".csv")) as table,
             table.open("w", newline="", encoding="utf-8") as lines,
         ):
-            vectors = np.lib.format.open_memmap(
-                temporary, mode="w+", dtype=np.float32, shape=(count, self.model.embedding_dim)
-            )
             out = csv.writer(lines)
             out.writerow(columns)
-            done = 0
-            for part in self._parts():
-                rows = part.tensors["rows"].tolist()
-                vectors[done : done + len(rows)] = part.tensors["vectors"].numpy()
-                done += len(rows)
-                out.writerows(
-                    [self.named.names[row], self.named.labels[row] or ""][: len(columns)] for row in rows
-                )
-            vectors.flush()
-            del vectors
+            out.writerows(
+                [self.named.names[row], self.named.labels[row] or ""][: len(columns)] for row in rows
+            )
         whole.with_suffix(".csv").replace(self.target.with_suffix(".csv"))
         whole.replace(self.target)
         write_json(self.target.with_suffix(".json"), about)
 
     def finished(self) -> VectorFile | None:
-        """What the file is, if it holds all of this already."""
+        """What the file is, if it holds all of this already.
+
+        Files that are as they were are not read for it; others are, to see whether their contents are.
+        """
         about = _about(self.target)
-        if about is None or about.get("key") != self.key:
+        if about is None or about.get("fingerprint") != self.fingerprint:
             return None
+        if about.get("files") != self.key(self.named.files):
+            if about["samples"] + len(about["skipped"]) != len(self.named.names):
+                return None
+            self.look_at(range(len(self.named.names)), {})
+            if about.get("key") != self.key([self.contents[row] for row in range(len(self.named.names))]):
+                return None
         return VectorFile(
             str(self.target),
             about["samples"],
