@@ -45,9 +45,9 @@ class ProxyRepulsion(ProxyLoss):
         When proxies of different classes crowd together. Through samples, only directions that the batch
         occupies count, and the repulsion grows with the batch. With relations, give it batches with several
         samples of each class, as ``multi_similarity`` wants them. What they gain is small: on validation
-        classes of glyphs (``benchmarks/relations.py``, means of three seeds) Recall@1 is 47.6 % without, 49.2,
-        48.8 and 49.2 % with relations 0.25, 0.5 and 1, and MAP@R 15.7 % against 15.9, 16.1 and 16.6 %; seeds
-        differ by up to 6 points. A memory (``[loss.memory]``) and offline mining (``sampler.name =
+        classes of glyphs (``benchmarks/relations.py``, means of three seeds) Recall@1 is 47.6 % without,
+        49.2, 48.8 and 49.2 % with relations 0.25, 0.5 and 1, and MAP@R 15.7 % against 15.9, 16.1 and 16.6 %;
+        seeds differ by up to 6 points. A memory (``[loss.memory]``) and offline mining (``sampler.name =
         "hard_neighbours"``) go with it as with any loss; the memory cost 11 points there (36.7 %).
 
     Relations to other losses:
