@@ -264,6 +264,22 @@ def test_killed_at_any_moment_it_goes_on_and_embeds_nothing_twice(suffix, folder
     assert not list(tmp_path.rglob(".unfinished-*"))
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_kill_between_the_files_of_an_array_is_gone_on_from(overwrite, folder, tmp_path, monkeypatch):
+    path = tmp_path / "v.npy"
+    if overwrite:
+        np.save(path, np.zeros((23, image_model().embedding_dim), np.float32))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(vector_files, "write_json", killed)
+        write_vectors(image_model(), [folder], path, overwrite=overwrite)
+    assert write_vectors(image_model(), [folder], path).samples == 23
+    np.testing.assert_allclose(np.load(path), image_model().embed(folder).numpy(), atol=1e-5)
+
+
 def test_two_processes_do_not_write_one_file(folder, tmp_path):
     with (
         vector_files._alone(tmp_path / "v.npy.parts"),

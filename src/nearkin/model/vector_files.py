@@ -406,9 +406,11 @@ class _Work:
             out.writerows(
                 [self.named.names[row], self.named.labels[row] or ""][: len(columns)] for row in rows
             )
+        # The vectors come last: what a kill leaves before them is no file of vectors, and is written again.
+        self.target.unlink(missing_ok=True)
         whole.with_suffix(".csv").replace(self.target.with_suffix(".csv"))
-        whole.replace(self.target)
         write_json(self.target.with_suffix(".json"), about)
+        whole.replace(self.target)
 
     def finished(self) -> VectorFile | None:
         """What the file is, if it holds all of this already.
