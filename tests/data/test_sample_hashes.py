@@ -42,7 +42,7 @@ def test_the_second_time_no_file_is_read(files, monkeypatch):
     seen = []
     before = fingerprint(files, progress=lambda *step: seen.append(step))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    monkeypatch.setattr(content_hashes, "_hash", lambda name: pytest.fail(f"{name} was read"))
+    monkeypatch.setattr(content_hashes, "content_hash", lambda name: pytest.fail(f"{name} was read"))
     assert fingerprint(files) == before
     assert fingerprint(files.select([1, 3])) != before
 

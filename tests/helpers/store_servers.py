@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 INSTALL = "pip install -c constraints.txt -e '.[test,postgres,milvus,servers]'"
+_ATTEMPTS = 180  # a second each: Linux keeps the port of a server that was killed for one minute
 
 
 def needed(*modules: str) -> None:
@@ -112,15 +113,30 @@ class MilvusServer:
     def start(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # sockets by which it looks for free ports
-            for attempt in range(60):
+            for attempt in range(_ATTEMPTS):
                 try:
                     self._server.start()
                     break
                 except RuntimeError as error:  # the port is still taken by what was killed
-                    if "bind failed" not in str(error) or attempt == 59:
+                    if "bind failed" not in str(error) or attempt == _ATTEMPTS - 1:
                         raise
                     time.sleep(1)
             gc.collect()
+        self._wait_for_an_answer()
+
+    def _wait_for_an_answer(self) -> None:
+        """On a busy machine it is long on its way when it is said to be there."""
+        import pymilvus  # noqa: PLC0415
+
+        for _ in range(_ATTEMPTS):
+            try:
+                client = pymilvus.MilvusClient(uri=f"http://127.0.0.1:{self.port}", timeout=5, dedicated=True)
+                client.list_collections()
+                client.close()
+                return
+            except pymilvus.MilvusException:  # noqa: PERF203
+                time.sleep(1)
+        pytest.fail("Milvus does not answer")
 
     def stop(self) -> None:
         self._server.stop()
