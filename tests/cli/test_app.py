@@ -232,6 +232,13 @@ def test_bad_images_are_listed(nearkin, tmp_path):
     assert "0.png: empty file" in out
     assert "1 of 4 images cannot be read: mend them, or train with --skip-bad, which leaves them out" in out
     assert "all splits together: 3 black and white images of about 9 × 9 pixels in 2 classes" in out
+    (tmp_path / "images.csv").write_text("path,label\nx/0.png,a\nx/1.png,b\n")
+    code, out, _ = nearkin("datasets", "check", tmp_path / "images.csv")
+    assert code == 1
+    assert (
+        "2 of 2 images cannot be read: a table's paths are relative to its folder, or to data.images_root"
+        in out
+    )
     for key in ("test_fraction", "data.test_fraction"):  # as for train, or without the name of the table
         code, _, err = nearkin("datasets", "check", tmp_path, "--set", f"{key}=0.01")
         assert code == 2

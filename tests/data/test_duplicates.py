@@ -56,7 +56,7 @@ def test_the_command_tells_copies(folder, nearkin):
     code, out, _ = nearkin("datasets", "check", folder)
     assert code == 0
     assert "the same file across splits" in out
-    assert "1 pictures occur more than once: 1 across splits" in out
+    assert "1 picture occurs more than once: 1 across splits" in out
     assert "0 of 19 images cannot be read" in out
     assert "taken for photographs" in out
 

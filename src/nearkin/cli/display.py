@@ -380,6 +380,20 @@ def print_copies(copies: Sequence[Copies]) -> None:
     console.print(f"{occur} more than once" + (f": {told}" if told else ""))
 
 
+def _print_look(data_set: DataSet, bad: list[BadImage]) -> None:
+    """What the images that can be read are taken for, where there are some in every split."""
+    try:
+        readable = leave_out(data_set, bad)
+    except ValueError:
+        return
+    look = look_at(readable.train)
+    if look is not None:
+        splits = [one for one in (readable.train, readable.validation, readable.test) if one is not None]
+        samples, classes = sum(map(len, splits)), sum(one.num_classes for one in splits)
+        look = replace(look, samples=samples, classes=classes)
+        console.print(f"all splits together: {look}, taken for {look.kind}")
+
+
 def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
     """Every bad image with its reason, and how many there are."""
     for image in bad:
@@ -387,11 +401,9 @@ def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
     splits = (data_set.train, data_set.validation, data_set.test)
     total = sum(len(split) for split in splits if split is not None)
     advice = ": mend them, or train with --skip-bad, which leaves them out" if bad else ""
+    if len(bad) == total:
+        advice = ": a table's paths are relative to its folder, or to data.images_root"
     console.print(f"{len(bad):,} of {total:,} images cannot be read{advice}")
-    look = look_at(leave_out(data_set, bad).train) if len(bad) < total else None
-    if look is not None:
-        classes = sum(split.num_classes for split in splits if split is not None)
-        look = replace(look, samples=total - len(bad), classes=classes)
-        console.print(f"all splits together: {look}, taken for {look.kind}")
+    _print_look(data_set, bad)
     for note in data_set.notes:
         console.print(Text(f"note: {note}"))
