@@ -167,7 +167,7 @@ def test_wrong_values_are_named():
     for make in (training_transform, evaluation_transform):
         with pytest.raises(
             ValueError,
-            match="unknown transform 'random': known: as_is, multi_scale, none, resized_crop, simple_crop",
+            match="unknown transform 'random': known: as_is, image_and_text, multi_scale, none, resized_crop",
         ):
             make(PLAIN, "random")
     with pytest.raises(ValueError, match="resize=30 leaves no room for a crop of 48"):

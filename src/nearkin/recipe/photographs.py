@@ -29,6 +29,7 @@ from nearkin.recipe.budget import (
 )
 from nearkin.recipe.choices import PYTHON
 from nearkin.recipe.errors import RecipeError
+from nearkin.recipe.opening import opened
 from nearkin.recipe.recipe import Recipe
 from nearkin.recipe.sections import NetworkRecipe
 from nearkin.training import Protocol
@@ -118,6 +119,19 @@ def choice_for_few_classes(recipe: Recipe, data_set: DataSet) -> Choices:
     if classes >= 2:
         return {"protocol.name": ("standard", f"{classes} training classes are too few to hold any out")}
     return {"protocol.name": ("closed_set", "too few classes to test on others: images of each are held out")}
+
+
+def protocol_for_few_classes(recipe: Recipe) -> str | None:
+    """The protocol of a training on data of so few classes that none can be held out; else ``None``."""
+    table = recipe.resolved().data
+    if table.root is None or table.name is None:
+        return None
+    try:
+        data_set = opened(table.name, table.root, table.keywords)
+    except (ValueError, OSError):  # which whoever opens it to train says better
+        return None
+    choice = choice_for_few_classes(recipe, data_set).get("protocol.name")
+    return None if choice is None else str(choice[0])
 
 
 def choices_for_minutes(

@@ -21,8 +21,7 @@ from nearkin.recipe import Recipe, read_toml
 from nearkin.recipe.choices import PYTHON
 from nearkin.recipe.object_names import importable_name, named_instance
 from nearkin.recipe.objects import recipe_of
-from nearkin.recipe.opening import opened
-from nearkin.recipe.photographs import choice_for_few_classes
+from nearkin.recipe.photographs import protocol_for_few_classes
 from nearkin.recipe.sections import LossRecipe
 from nearkin.recipe.terms import merged
 from nearkin.registry import nearest_name
@@ -215,7 +214,7 @@ def plan_for(
         table = recipe.resolved().data
         name = Path(data).stem if isinstance(data, str | os.PathLike) else str(table.name)
         # All losses are selected on the same classes; to train the best one on all classes is another run.
-        protocol = _protocol_for_few_classes(Recipe.parse(merged(recipe.said, said))) or "fixed_validation"
+        protocol = protocol_for_few_classes(Recipe.parse(merged(recipe.said, said))) or "fixed_validation"
         own = merged({"protocol": {"name": protocol}}, recipe.said)
         values = {"name": _name_for(name, table.root), "recipe": own}
     values = {**values, "recipe": merged(values.get("recipe", {}), said)}
@@ -235,19 +234,6 @@ def plan_for(
         values.pop("found", None)
         values["tuning"] = _budget(values.get("tuning"), tune)
     return Plan.parse(values, source=str(values.get("name", PLAN)))
-
-
-def _protocol_for_few_classes(recipe: Recipe) -> str | None:
-    """The protocol of a training on data of so few classes that none can be held out; else ``None``."""
-    table = recipe.resolved().data
-    if table.root is None or table.name is None:
-        return None
-    try:
-        data_set = opened(table.name, table.root, table.keywords)
-    except (ValueError, OSError):  # which whoever opens it to train says better
-        return None
-    choice = choice_for_few_classes(recipe, data_set).get("protocol.name")
-    return None if choice is None else str(choice[0])
 
 
 def _well_known(data: Mapping[str, Any] | str) -> tuple[str, ...]:
