@@ -94,8 +94,11 @@ def test_large_images_go_through_a_processor_a_few_at_a_time(monkeypatch):
     network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
     pixels = torch.randint(0, 255, (50, 1, 28, 28), dtype=torch.uint8)
     samples = SampleSet(ImageArray(pixels), [0] * 50)
+    kept = []
+    monkeypatch.setattr("nearkin.networks.embedding.keep_freed_memory", lambda: kept.append(True))
     whole = networks.embed(network, samples, batch_size=40)
     assert seen == [40, 10]
+    assert kept, "each batch finds its memory warm"
     seen.clear()
     monkeypatch.setattr("nearkin.networks.embedding._NUMBERS_AT_A_TIME", 15 * 28 * 28 + 100)
     told = []

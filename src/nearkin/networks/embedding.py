@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from nearkin.allocation import keep_freed_memory
 from nearkin.data.loading import loader
 from nearkin.data.nested import move
 from nearkin.data.preprocessing import Preprocessing
@@ -62,6 +63,8 @@ def embed(
         transform = fitting_transform(network.preprocessing)
     function = network if what == "embeddings" else network.features
     device = device_of(network)
+    if device.type == "cpu":
+        keep_freed_memory()
     size = network.embedding_dim if what == "embeddings" else network.num_features
     outputs = torch.empty(len(sample_set), size)
     with evaluation_mode(network):
