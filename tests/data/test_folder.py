@@ -195,9 +195,7 @@ def test_a_split_by_images_is_refused(tmp_path, save_image, other):
     for split in ("train", other):
         for name in "abcdefg":
             save_image(f"{split}/{name}/1.jpg")
-    complaint = (
-        rf"7 classes are in train and in {other} \(a, b, c, d, e and 2 more\).*merge_splits=true takes these folders for one"
-    )
+    complaint = rf"7 classes are in train and in {other} \(a, b, c, d, e and 2 more\).*data.merge_splits=true"
     with pytest.raises(ValueError, match=complaint):
         data.folder(tmp_path)
     merged = data.folder(tmp_path, merge_splits=True, test_fraction=0.4)

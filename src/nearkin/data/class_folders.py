@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -17,6 +17,12 @@ UNREAD_SUFFIXES = frozenset(
 """Names of image files that are not read, so that the user is told of them."""
 
 MOST_OTHER_ENTRIES = 200_000
+SPLIT_FOLDERS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "val", "valid"),
+    "test": ("test", "testing"),
+}
+"""What the folders of splits may be called."""
 
 
 @dataclass
@@ -135,6 +141,30 @@ def classes_of(found: Found) -> tuple[dict[str, list[str]], list[str]]:
             f"several such folders: {some(several)}"
         )
     return dict(sorted(classes.items())), notes
+
+
+def labels_below(files: Sequence[str]) -> list[str | None]:
+    """The labels of files by the folders that they lie in, below what all of these have in common.
+
+    The folders of splits are no part of a label. ``None`` for a file that lies in no folder.
+
+    >>> labels_below(["images/001.Albatross/1.jpg", "images/002.Auk/1.jpg"])
+    ['001.Albatross', '002.Auk']
+    >>> labels_below(["train/cat/1.jpg", "test/cat/2.jpg", "cat/1.jpg", "1.jpg"])
+    ['train/cat', 'test/cat', 'cat', None]
+    >>> labels_below(["train/cat/1.jpg", "test/dog/2.jpg"]), labels_below(["cat/1.jpg", "cat/2.jpg"])
+    (['cat', 'dog'], ['cat', 'cat'])
+    """
+    folders = [file.split("/")[:-1] for file in files]
+    splits = {name for names in SPLIT_FOLDERS.values() for name in names}
+    shortest = min((len(parts) for parts in folders), default=0)
+    skipped = 0
+    while skipped < shortest - 1:  # at least one folder stays
+        names = {parts[skipped] for parts in folders}
+        if len(names) > 1 and not all(name.lower() in splits for name in names):
+            break
+        skipped += 1
+    return ["/".join(parts[skipped:]) or None for parts in folders]
 
 
 def files_below(folder: Path) -> list[str]:

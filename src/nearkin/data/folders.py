@@ -6,17 +6,11 @@ import os
 from itertools import combinations
 from pathlib import Path
 
-from nearkin.data.class_folders import MOST_OTHER_ENTRIES, classes_of, some, walk
+from nearkin.data.class_folders import MOST_OTHER_ENTRIES, SPLIT_FOLDERS, classes_of, some, walk
 from nearkin.data.decoding import IMAGE_SUFFIXES
 from nearkin.data.layout import Labelled, image_set
 from nearkin.data.registry import registry
 from nearkin.data.samples import DataSet, SampleSet, split_classes
-
-SPLIT_FOLDERS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "val", "valid"),
-    "test": ("test", "testing"),
-}
 
 
 @registry.register("folder")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from nearkin.data.folders import SPLIT_FOLDERS
+from nearkin.data.class_folders import SPLIT_FOLDERS
 from nearkin.data.layout import Labelled, image_set
 from nearkin.data.registry import registry
 from nearkin.data.samples import DataSet, split_classes

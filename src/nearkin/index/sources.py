@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from nearkin.data import ImageFiles, Samples, SampleSet, Texts
-from nearkin.data.class_folders import files_below
+from nearkin.data.class_folders import files_below, labels_below
 from nearkin.data.content_hashes import content_hashes
 from nearkin.data.decoding import IMAGE_SUFFIXES
 from nearkin.data.packed import is_packed, packed_images
@@ -121,7 +121,7 @@ def _named(inputs: Any, model: Model) -> tuple[Samples, list[str] | None, Sequen
         inputs = ImageFiles(files, root)
     if isinstance(inputs, ImageFiles):
         files = [inputs.name(place) for place in range(len(inputs))]
-        return inputs, files, [file.rpartition("/")[0] or None for file in files]
+        return inputs, files, labels_below(files)
     if not isinstance(inputs, str | os.PathLike | Mapping) and isinstance(inputs, Iterable):
         inputs = inputs if hasattr(inputs, "__getitem__") else list(inputs)
     samples = as_samples(inputs, **_expected(model))

@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 from nearkin.atomic import atomic_path, remove_unfinished, write_json
 from nearkin.data import ImageFiles, Samples, Texts
 from nearkin.data import as_samples as data_samples
-from nearkin.data.class_folders import files_below
+from nearkin.data.class_folders import files_below, labels_below
 from nearkin.data.content_hashes import content_hash
 from nearkin.data.decoding import BrokenImageError
 from nearkin.data.packed import SUFFIXES as PACKED
@@ -149,7 +149,7 @@ def _images(paths: Sequence[Path]) -> NamedSamples:
             below = [file.relative_to(given) for file in inside]
             files += inside
             names += [(name if len(paths) == 1 else given / name).as_posix() for name in below]
-            labels += [name.parts[0] if len(name.parts) > 1 else None for name in below]
+            labels += labels_below([name.as_posix() for name in below])
         else:
             files.append(given)
             names.append(given.as_posix())
