@@ -2,8 +2,8 @@
 
 The network is not trained here: features of pretrained weights, so that all training classes can play the
 validation classes, in many draws. Prints how far the false-accept rate on the test classes lies from the
-wanted one, and in how many draws it lies inside the stated interval. Then the same with classes that are drawn
-at random from all, as the interval supposes: CUB's second hundred are other kinds of birds than its first.
+wanted one, and in how many draws it lies inside the stated interval. Then the same with classes that are
+drawn at random from all, as the interval supposes: CUB's second hundred are other kinds of birds.
 
     python benchmarks/threshold.py CUB_200_2011 tf_efficientnet_lite0.safetensors
 """
