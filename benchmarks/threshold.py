@@ -64,9 +64,7 @@ def main() -> None:
     train, test = some(birds.train, asked.per_class), some(birds.test, asked.per_class)
     rows = torch.cat([features(network, train, "training classes"), features(network, test, "test classes")])
     labels = torch.cat([train.labels, test.labels + train.num_classes])
-    print(
-        "| classes | draws | wanted % | on other classes, mean % | lowest to highest % | inside its interval |"
-    )
+    print("| classes | draws | wanted % | on others, mean % | lowest to highest % | inside its interval |")
     print("|---|---:|---:|---:|---:|---:|")
     first, second = range(train.num_classes), range(train.num_classes, train.num_classes + test.num_classes)
     for count in asked.classes:
