@@ -44,6 +44,11 @@ VARIANTS = {
         "protocol": {"name": "unsupervised"},
         "unlabelled": {"name": "pseudo_labels", "batch_size": 40, "clusters": 12},
     },
+    "mixed precision": {
+        "loss": {"name": "proxy_anchor"},
+        "sampler": {"batch_size": 20},
+        "training": {"precision": "bf16", "ema": 0.9},
+    },
     "workers": {"loss": {"name": "proxy_nca"}, "data": {"workers": 1}},
 }
 
