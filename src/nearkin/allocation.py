@@ -15,7 +15,7 @@ def keep_freed_memory() -> None:
     """Tell the C library not to give large blocks back to the system.
 
     By default glibc takes every tensor above 32 MB from the system anew and has each of its pages zeroed at
-    the first touch: half of the time of a training on the CPU, and two thirds of embedding photographs.
+    the first touch: half of the time of a training on the CPU, and more of embedding photographs.
     Elsewhere than on Linux nothing happens, nor where ``NEARKIN_KEEP_FREED_MEMORY`` is 0: a process that has
     other work to do may want its memory to shrink again.
     """
