@@ -303,3 +303,15 @@ def test_the_table_of_the_search_is_the_csvs_beside_the_thesis():
     assert f"gained {gained:.2f} points" in text
     default = next(one for one in table_of("split_ratios.csv") if one["validation_share"] == 0.3)
     assert f"| {100 * default['test_recall_at_1']:.2f} | 21.28 |" in text
+
+
+def test_what_the_defaults_give_on_cub_is_the_csvs():
+    with (RESULTS / "photographs.csv").open(encoding="utf-8", newline="") as file:
+        runs = list(csv.DictReader(file))
+    assert [one["seed"] for one in runs] == ["0", "1", "2"]
+    scores = [100 * float(one["test_recall_at_1"]) for one in runs]
+    (frozen,) = {f"{100 * float(one['frozen_recall_at_1']):.1f}" for one in runs}
+    text = " ".join((ROOT / "docs" / "photographs.md").read_text(encoding="utf-8").split())
+    assert f"give Recall@1 {mean(scores):.1f} % on the hundred test classes" in text
+    assert f"three seeds ({', '.join(f'{one:.1f}' for one in scores)};" in text
+    assert f"the frozen features give {frozen} %" in text
