@@ -5,6 +5,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from photographs import write_photos
@@ -243,6 +244,35 @@ def test_bad_images_are_listed(nearkin, tmp_path):
         code, _, err = nearkin("datasets", "check", tmp_path, "--set", f"{key}=0.01")
         assert code == 2
         assert "test_fraction=0.01 of 2 classes holds out 0" in err
+
+
+def test_what_a_check_of_images_finds_is_json_on_request(nearkin, tmp_path):
+    pictures = {"a": (10, 200, 90), "b": (10, 200, 90), "c": (250, 3, 120), "d": (60, 70, 80)}
+    for name, shades in pictures.items():
+        (tmp_path / name).mkdir()
+        for number, shade in enumerate(shades):
+            gradient = np.add.outer(np.arange(60), np.roll(np.arange(60), shade)) + shade
+            Image.fromarray(gradient.astype(np.uint8)).save(tmp_path / name / f"{number}.png")
+    (tmp_path / "d" / "2.png").write_bytes(b"")
+    code, out, err = nearkin("datasets", "check", tmp_path, "--json")
+    found = json.loads(out)
+    assert code == 1
+    assert "checking images" in err
+    assert found["splits"] == {
+        "train": {"samples": 6, "classes": 2},
+        "test": {"samples": 6, "classes": 2},
+    }
+    assert found["images"]["kind"] == "photographs"
+    assert (found["images"]["samples"], found["images"]["classes"]) == (11, 4)
+    assert [(one["name"], one["reason"]) for one in found["bad"]] == [("d/2.png", "empty file (0 bytes)")]
+    (copies,) = (one for one in found["copies"] if "a/1.png" in one["names"])
+    assert copies == {
+        "names": ["a/1.png", "b/1.png"],
+        "classes": ["a", "b"],
+        "splits": ["train", "train"],
+        "identical": True,
+        "problem": "across classes",
+    }
 
 
 def test_a_score_that_the_test_classes_chose_is_labelled(nearkin, small_settings, tmp_path):

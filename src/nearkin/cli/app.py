@@ -319,9 +319,13 @@ def datasets_check(
     root: Annotated[Path, typer.Argument(help="A folder of images, or a table.")],
     name: Annotated[str | None, typer.Option(help="Which data set it is, if it is a published one.")] = None,
     settings: SetOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Look before you train: bad images, copies, small classes; exit code 1 if training would stop."""
-    from nearkin.cli.display import print_bad_images, print_copies
+    from rich.console import Console
+
+    from nearkin.cli.display import checked_images, print_bad_images, print_copies
+    from nearkin.cli.index_display import print_json
     from nearkin.data import build, check_images
     from nearkin.data.duplicates import find_copies
     from nearkin.display import observer_for
@@ -330,7 +334,7 @@ def datasets_check(
 
     keywords = override({}, [setting.strip().removeprefix("data.") for setting in settings or []])
     data_set = build(name or data_name(str(root))[0], root, **keywords)
-    display = observer_for(True)
+    display = observer_for(True, on=Console(stderr=True, soft_wrap=True, highlight=False) if json else None)
     try:
         display.stage("checking images")
         bad = check_images(data_set, progress=display.progress)
@@ -338,7 +342,10 @@ def datasets_check(
         copies = find_copies(data_set, progress=display.progress)
     finally:
         display.end()
-    print_copies(copies)
-    print_bad_images(data_set, bad)
+    if json:
+        print_json(checked_images(data_set, bad, copies))
+    else:
+        print_copies(copies)
+        print_bad_images(data_set, bad)
     if bad:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from rich.text import Text
 
 from nearkin import losses
 from nearkin.cli.views import chosen_on_test
-from nearkin.data import BadImage, DataSet, leave_out
+from nearkin.data import BadImage, DataSet, SampleSet, leave_out
 from nearkin.data.duplicates import Copies
-from nearkin.data.looking import look_at
+from nearkin.data.looking import Look, look_at
 from nearkin.data.registry import registry
 from nearkin.display import console, shown_path
 from nearkin.protocols import Examination
@@ -380,30 +380,52 @@ def print_copies(copies: Sequence[Copies]) -> None:
     console.print(f"{occur} more than once" + (f": {told}" if told else ""))
 
 
-def _print_look(data_set: DataSet, bad: list[BadImage]) -> None:
+def _look_at_readable(data_set: DataSet, bad: list[BadImage]) -> Look | None:
     """What the images that can be read are taken for, where there are some in every split."""
     try:
         readable = leave_out(data_set, bad)
     except ValueError:
-        return
+        return None
     look = look_at(readable.train)
-    if look is not None:
-        splits = [one for one in (readable.train, readable.validation, readable.test) if one is not None]
-        samples, classes = sum(map(len, splits)), sum(one.num_classes for one in splits)
-        look = replace(look, samples=samples, classes=classes)
-        console.print(f"all splits together: {look}, taken for {look.kind}")
+    if look is None:
+        return None
+    splits = _splits(readable).values()
+    return replace(look, samples=sum(map(len, splits)), classes=sum(one.num_classes for one in splits))
+
+
+def _splits(data_set: DataSet) -> dict[str, SampleSet]:
+    """The splits that there are, by name; query and gallery are parts of the test split."""
+    named = {"train": data_set.train, "validation": data_set.validation, "test": data_set.test}
+    return {name: split for name, split in named.items() if split is not None}
+
+
+def checked_images(data_set: DataSet, bad: list[BadImage], copies: Sequence[Copies]) -> dict[str, Any]:
+    """What ``datasets check`` found, for programs: every copy, not the first ones."""
+    look = _look_at_readable(data_set, bad)
+    splits = {
+        name: {"samples": len(split), "classes": split.num_classes}
+        for name, split in _splits(data_set).items()
+    }
+    return {
+        "splits": splits,
+        "images": None if look is None else {**asdict(look), "kind": look.kind},
+        "bad": [{"name": one.name, "path": str(one.path), "reason": one.reason} for one in bad],
+        "copies": [{**asdict(one), "problem": one.problem} for one in copies],
+        "notes": list(data_set.notes),
+    }
 
 
 def print_bad_images(data_set: DataSet, bad: list[BadImage]) -> None:
     """Every bad image with its reason, and how many there are."""
     for image in bad:
         console.print(Text(str(image)))
-    splits = (data_set.train, data_set.validation, data_set.test)
-    total = sum(len(split) for split in splits if split is not None)
+    total = sum(map(len, _splits(data_set).values()))
     advice = ": mend them, or train with --skip-bad, which leaves them out" if bad else ""
     if len(bad) == total:
         advice = ": a table's paths are relative to its folder, or to data.images_root"
     console.print(f"{len(bad):,} of {total:,} images cannot be read{advice}")
-    _print_look(data_set, bad)
+    look = _look_at_readable(data_set, bad)
+    if look is not None:
+        console.print(f"all splits together: {look}, taken for {look.kind}")
     for note in data_set.notes:
         console.print(Text(f"note: {note}"))
