@@ -269,7 +269,7 @@ def test_what_a_check_of_images_finds_is_json_on_request(nearkin, tmp_path):
     assert copies == {
         "names": ["a/1.png", "b/1.png"],
         "classes": ["a", "b"],
-        "splits": ["train", "train"],
+        "splits": ["test", "test"],
         "identical": True,
         "problem": "across classes",
     }

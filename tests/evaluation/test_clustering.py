@@ -79,6 +79,13 @@ def test_many_clusters_start_several_at_a_time(monkeypatch):
     assert together.inertia <= 1.1 * one_by_one
 
 
+def test_one_cluster_is_the_mean_of_all_points():
+    points = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    found = kmeans(points, 1)
+    torch.testing.assert_close(found.centres[0], points.mean(dim=0))
+    assert found.assignment.tolist() == [0] * 20
+
+
 def test_kmeans_depends_on_the_seed_alone():
     points, _ = blobs(300, 8, 10, spread=3.0, seed=2)
     first = kmeans(points, 10, seed=5, restarts=1)

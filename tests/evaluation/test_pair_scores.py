@@ -15,8 +15,8 @@ from nearkin.evaluation import (
     pair_scores,
     pair_similarities,
 )
-from nearkin.evaluation.pair_scores import auc_gain
-from nearkin.evaluation.thresholds import MOST_RIGHT
+from nearkin.evaluation.pair_scores import auc_gain, without_pairs
+from nearkin.evaluation.thresholds import MOST_RIGHT, rates_at_threshold
 
 
 def draw(groups=30, noise=0.6, seed=0):
@@ -115,6 +115,28 @@ def test_intervals_hold_the_scores_they_are_of():
     assert intervals["roc_auc"].value == pytest.approx(scores.verification.roc_auc)
     assert intervals["accuracy_at_threshold"].value == pytest.approx(scores.accuracy_at_threshold)
     assert "accuracy_at_threshold" not in pair_intervals(scores, groups)
+
+
+def test_intervals_at_a_threshold_draw_the_groups_of_both_sides():
+    points, pairs, same, groups = draw()
+    similarity = pair_similarities(points, pairs)
+    threshold = choose_threshold_on_pairs(similarity, same, groups)
+    scores = pair_scores(similarity, same, threshold, per_pair=True)
+    expected = rates_at_threshold(
+        scores.verification, groups[:, 0], groups[:, 1], threshold.similarity, seed=5
+    )
+    found = pair_intervals(scores, groups, threshold, seed=5)
+    assert {name: found[name] for name in expected} == expected
+    assert found["false_accept_rate"].value == pytest.approx(scores.false_accept_rate)
+
+
+def test_scores_without_their_pairs_are_otherwise_the_same():
+    points, pairs, same, _ = draw()
+    scores = pair_scores(pair_similarities(points, pairs), same, per_pair=True)
+    alone = without_pairs(scores)
+    assert scores.verification.per_pair is not None
+    assert alone == pair_scores(pair_similarities(points, pairs), same)
+    assert alone.verification.per_pair is None
 
 
 def test_what_was_added_is_the_difference_of_two_areas():

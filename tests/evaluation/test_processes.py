@@ -33,6 +33,20 @@ def test_started_processes_find_the_scores_of_one():
     assert_equal(retrieval_scores_by_processes(embeddings, labels, processes=2, per_query=True), expected)
 
 
+def test_a_number_of_processes_is_refused_where_torchrun_has_started_them(tmp_path):
+    embeddings, labels = points()
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with pytest.raises(ValueError, match="processes=2: torchrun has started the processes, leave it out"):
+            retrieval_scores_by_processes(embeddings, labels, processes=2)
+        found = retrieval_scores_by_processes(embeddings, labels)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert found == retrieval_scores(embeddings, labels)
+    assert found.per_query is None  # unless they are asked for
+
+
 CASES = {
     "some queries, in any order": lambda e, y: {"queries": torch.tensor([400, 3, 77, 3, 9])},
     "a mask": lambda e, y: {"queries": torch.arange(len(y)) % 3 == 0},

@@ -220,3 +220,20 @@ def test_memory_holds_codes_and_a_chunk(monkeypatch):
 def test_mistakes_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call(*points(20))
+
+
+def test_two_embeddings_differ_in_one_direction():
+    whitening = Whitening.fit(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    assert whitening.projection.shape == (2, 1)
+    with pytest.raises(ValueError, match="size=2: the embeddings vary in 1 directions"):
+        Whitening.fit(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), size=2)
+
+
+def test_two_rows_are_neighbours_of_each_other():
+    """Both have both among their neighbours, so their sets are the same but for the distance in them."""
+    points = normalize(torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
+    own, other = 1.0, exp(-(2 - 2 * 0.6))
+    overlap = 2 * other / (own + other)  # of rows that add up to one: the smaller of each pair of entries
+    expected = -(0.7 * (1 - overlap / (2 - overlap)) + 0.3 * (2 - 2 * 0.6))
+    found = k_reciprocal(points, k1=1, k2=1, weight=0.3)
+    assert float(found[0, 1]) == pytest.approx(expected, abs=1e-6)

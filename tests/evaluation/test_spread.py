@@ -166,6 +166,21 @@ def test_clustering_intervals_lie_around_the_scores():
     assert clustering_intervals(scores, labels, seed=1) != intervals
 
 
+def test_a_class_counts_by_what_is_lost_without_it():
+    """The jackknife's influences by hand: a class without which the score falls lifts it."""
+    labels, assignment = clustered_world(12, torch.Generator().manual_seed(11))
+    assignment[labels < 9] = labels[labels < 9]  # three classes pull the score down: far from symmetric
+    scores = ClusteringScores(*agreement(labels, assignment), 12, "arithmetic", assignment)
+    without = [agreement(labels[labels != c], assignment[labels != c])[0] for c in range(12)]
+    mean = sum(without) / 12
+    influences = torch.tensor([scores.nmi + 11 * (mean - one) for one in without], dtype=torch.float64)
+    expected = mean_intervals({"nmi": influences}, torch.arange(12), seed=3)["nmi"]
+    found = clustering_intervals(scores, labels, seed=3)["nmi"]
+    assert (found.low, found.high) == pytest.approx((expected.low, min(expected.high, 1.0)), abs=1e-9)
+    # Mirrored, which is what a wrong sign makes of them, the ends are elsewhere.
+    assert abs((expected.high - scores.nmi) - (scores.nmi - expected.low)) > 1e-3
+
+
 def test_no_clustering_interval_passes_the_perfect_score():
     labels = torch.arange(10).repeat_interleave(4)
     assignment = labels.clone()

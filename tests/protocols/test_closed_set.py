@@ -72,9 +72,26 @@ def test_two_classes_are_enough_for_a_closed_set(tmp_path):
     assert 0 <= run.result.test.recall_at[1] <= 1
 
 
-def test_wrong_shares_are_named():
-    with pytest.raises(ValueError, match="test_share=1.5 must lie between 0 and 1"):
-        nearkin.protocols.ClosedSet(test_share=1.5)
+@pytest.mark.parametrize("share", [0, 1, 1.5])
+def test_wrong_shares_are_named(share):
+    with pytest.raises(ValueError, match=f"test_share={share} must lie between 0 and 1"):
+        nearkin.protocols.ClosedSet(test_share=share)
+    with pytest.raises(ValueError, match=f"validation_share={share} must lie between 0 and 1"):
+        nearkin.protocols.ClosedSet(validation_share=share)
+
+
+def test_classes_of_one_image_cannot_be_a_closed_set(tmp_path):
+    pixels, _ = pictures(6, 1)
+    message = "closed_set needs classes of two images or more: all of these have one"
+    with pytest.raises(ValueError, match=message):
+        nearkin.train((pixels, list(range(6))), protocol="closed_set", output=tmp_path / "run", **SETTINGS)
+
+
+def test_three_rows_give_one_and_keep_two():
+    kept, out = held_out(torch.tensor([0, 0, 0]), 0.9, 0, fewest=1)
+    assert (len(kept), len(out)) == (2, 1)
+    kept, out = held_out(torch.tensor([0, 0, 0, 1, 1]), 0.9, 0, fewest=1)  # two rows are enough, too
+    assert (len(kept), len(out)) == (3, 2)
 
 
 def test_a_final_training_learns_from_all_classes(tmp_path, capsys):

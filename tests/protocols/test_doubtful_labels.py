@@ -72,6 +72,19 @@ def test_doubts_are_those_of_plain_loops_over_all_parts(neighbours):
         assert count == sum(row["split"] == split for row in rows)
 
 
+def test_beside_a_doubt_are_the_nearest_samples_of_its_own_label():
+    found = doubtful_labels([part("train", 4, 60, 0), part("test", 4, 30, 1)], 3)
+    points = torch.cat([one.embeddings for one in found.parts])
+    said = [one.samples.class_names[int(n)] for one in found.parts for n in one.samples.labels]
+    assert len(found) > 3
+    for number, doubt in enumerate(found.doubts):
+        own = [n for n, label in enumerate(said) if label == said[doubt.index] and n != doubt.index]
+        own.sort(key=lambda n: -float(torch.cosine_similarity(points[n], points[doubt.index], dim=0)))
+        shown = [cell.name for cell in found._cells(number) if cell.words.startswith("same label: ")]
+        assert 0 < len(shown) <= len(own)
+        assert shown == [found.name(n) for n in own[: len(shown)]]
+
+
 def test_planted_labels_are_found_and_nothing_else(tmp_path):
     """Ten tight groups of which three samples, in two splits, have the label of another group."""
     generator = torch.Generator().manual_seed(0)

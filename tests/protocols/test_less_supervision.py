@@ -332,6 +332,15 @@ def test_sub_centres_take_labels_away_and_a_killed_run_ends_alike(tmp_path, monk
     assert json.loads((cut.path / "label_quality.json").read_text()) == quality
 
 
+def test_cleaning_that_would_leave_no_label_is_an_error(tmp_path):
+    assert NoisyLabels(neighbours=1).neighbours == 1  # the fewest
+    protocol = {"name": "noisy_labels", "share": 0.25, "clean": "sub_centres", "degrees": 1e-3}
+    with pytest.raises(
+        ValueError, match=r"all samples are further than 0\.001 degrees .* larger protocol.degrees"
+    ):
+        nearkin.train(data_set(), output=tmp_path / "run", **SETTINGS | {"epochs": 1, "protocol": protocol})
+
+
 def test_doubts_are_those_of_plain_loops():
     generator = torch.Generator().manual_seed(0)
     features, labels = torch.randn(40, 3, generator=generator), torch.randint(6, (40,), generator=generator)
@@ -350,6 +359,11 @@ def test_doubts_are_those_of_plain_loops():
     [
         (lambda: NoisyLabels(clean="centres"), "clean='centres' must be one of: neighbours, sub_centres"),
         (lambda: NoisyLabels(degrees=180), "degrees=180 must lie between 0 and 180"),
+        (lambda: NoisyLabels(degrees=0), "degrees=0 must lie between 0 and 180"),
+        (
+            lambda: uniformly_wrong(torch.zeros(4, dtype=torch.long), torch.tensor([1]), 0),
+            "noisy_labels needs two training classes or more",
+        ),
         (lambda: NoisyLabels(neighbours=0), "neighbours=0 must be at least 1"),
         (SemiSupervised, "needs protocol.labelled_classes or protocol.labelled_images"),
         (lambda: SemiSupervised(0.1, 0.1), "and not both"),

@@ -16,6 +16,7 @@ from nearkin import data
 from nearkin.evaluation import retrieval_scores
 from nearkin.networks import TwoTowers
 from nearkin.networks.two_towers import ridge
+from nearkin.protocols.modalities import RIDGE, _penalty
 from nearkin.recipe import RecipeError
 from nearkin.training import Run
 
@@ -89,6 +90,45 @@ def test_ridge_regression_is_that_of_scikit_learn():
     alpha = penalty * float((x**2).sum(dim=0).mean())
     expected = Ridge(alpha=alpha, fit_intercept=False).fit(x.numpy(), y.numpy()).coef_.T
     assert np.allclose(ridge(x, y, penalty).numpy(), expected)
+
+
+class Nameless(nn.Module):
+    """Of which nobody can say what it is given."""
+
+    def forward(self, rows):
+        return rows[:, :8]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_there_is_no_ridge_regression_where_one_side_has_no_features(number, tmp_path):
+    pair = [nn.Linear(20, 8), nn.Linear(10, 8)]
+    assert train(tmp_path / "both", network=TwoTowers(*pair), epochs=1).result.start.name == RIDGE
+    pair[number] = Nameless()
+    run = train(tmp_path / "one", network=TwoTowers(*pair), epochs=1)
+    assert run.result.start is None or run.result.start.name != RIDGE
+
+
+def test_the_penalty_is_the_best_on_classes_that_are_held_out():
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.arange(10).repeat_interleave(4)
+    one = torch.randn(10, 6, generator=draw).double()[labels] + 0.5 * torch.randn(40, 6, generator=draw)
+    other = one @ torch.randn(6, 6, generator=draw).double() + torch.randn(40, 6, generator=draw)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(5))
+    out = torch.isin(labels, order[:3])
+    shares = {}
+    for power in range(-3, 4):
+        fitted = Ridge(alpha=1.0)  # its own penalty, scaled as ours is by the variance of the inputs
+        x = other[~out] - other[~out].mean(dim=0)
+        fitted.set_params(alpha=10.0**power * float((x**2).sum(dim=0).mean()))
+        fitted.fit(other[~out].numpy(), one[~out].numpy())
+        centre = one[~out].mean(dim=0)
+        predicted = torch.from_numpy(fitted.predict(other[out].numpy())) - centre
+        images = nn.functional.normalize(one[out] - centre, dim=1)
+        nearest = (nn.functional.normalize(predicted, dim=1) @ images.T).argmax(dim=1)
+        shares[10.0**power] = float((labels[out][nearest] == labels[out]).double().mean())
+    assert len(set(shares.values())) > 1
+    assert _penalty(one, other, labels, 5) == max(shares, key=shares.__getitem__)
+    assert _penalty(one[:4], other[:4], labels[:4], 5) == 1.0  # one class: there is none to hold out
 
 
 def test_ridge_regression_between_frozen_features_stands_beside(run):
