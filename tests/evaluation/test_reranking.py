@@ -222,6 +222,14 @@ def test_mistakes_are_named(call, message):
         call(*points(20))
 
 
+@pytest.mark.parametrize(("count", "shown"), [(5, r"0, 1, 2, 3, 4\)"), (6, r"0, 1, 2, 3, 4, …\)")])
+def test_five_rows_without_a_direction_are_named(count, shown):
+    rows = torch.ones(9, 3)
+    rows[:count] = 0
+    with pytest.raises(ValueError, match=rf"all zero in {count} of 9 rows \({shown}"):
+        query_expansion(rows)
+
+
 def test_two_embeddings_differ_in_one_direction():
     whitening = Whitening.fit(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     assert whitening.projection.shape == (2, 1)

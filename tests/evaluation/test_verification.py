@@ -88,6 +88,13 @@ def test_normal_similarities_have_the_known_equal_error_rate():
     assert scores.tar_at_far[1e-2] == pytest.approx(0.372, abs=0.03)
 
 
+def test_pairs_are_kept_on_request_alone():
+    same = torch.arange(40) % 2 == 0
+    points = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    assert verification_scores(points, points, same).per_pair is None
+    assert len(verification_scores(points, points, same, per_pair=True).per_pair.same) == 40
+
+
 def test_a_collapsed_embedding_knows_nothing():
     same = torch.arange(40) % 2 == 0
     scores = verification_scores(torch.ones(40, 3), torch.ones(40, 3), same)
