@@ -20,7 +20,9 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +40,7 @@ from nearkin.recipe.searching import VALIDATION_SHARE, SearchedRecipe
 from nearkin.tournament.outcomes import Outcome, read_outcomes
 from nearkin.tuning.plan import SearchPlan
 from nearkin.tuning.search import Search
+from nearkin.workers import available_cores
 
 PLANS = {"glyphs": "modifiers", "cub": "modifiers_cub"}
 TITLES = {"glyphs": "Glyphs", "cub": "CUB200-2011, cached trunk"}
@@ -63,15 +66,33 @@ def plan_of(study: str, settings: list[str], weights: Mapping[str, Mapping[str, 
     return Plan.parse({"name": name, **values, "adjust": [*values.get("adjust", []), *tuned]})
 
 
-def tune(study: str, settings: list[str], folder: Path, grid: Mapping[str, tuple[float, ...]]) -> None:
+def tune(
+    study: str,
+    settings: list[str],
+    folder: Path,
+    grid: Mapping[str, tuple[float, ...]],
+    jobs: int | None = None,
+) -> None:
     """Write the best weight of every modifier around every loss, by Recall@1 of validation classes."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
-    for run in plan_of(study, settings, {}).runs():
-        loss, modifier = run.labels["loss"], run.labels["modifier"]
-        if modifier in grid and run.labels["seed"] == "0":
-            found[loss][modifier] = best_weight(
-                run.recipe, modifier, grid[modifier], folder / f"{loss}-{modifier}"
-            )
+    searches = [
+        (run.labels["loss"], run.labels["modifier"], run.recipe)
+        for run in plan_of(study, settings, {}).runs()
+        if run.labels["modifier"] in grid and run.labels["seed"] == "0"
+    ]
+    jobs = jobs or available_cores()
+    with ProcessPoolExecutor(
+        jobs,
+        get_context("spawn"),  # threads of torch do not survive a fork
+        initializer=torch.set_num_threads,
+        initargs=(max(1, available_cores() // jobs),),
+    ) as pool:
+        futures = [
+            pool.submit(best_weight, recipe, modifier, grid[modifier], folder / f"{loss}-{modifier}")
+            for loss, modifier, recipe in searches
+        ]
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        for (loss, modifier, _), future in zip(searches, futures, strict=True):
+            found[loss][modifier] = future.result()
             print(f"{study}: {loss} with {modifier}: weight {found[loss][modifier]:g}", flush=True)
     write_json(folder.parent / WEIGHTS, dict(found))
 
@@ -113,10 +134,11 @@ def cells(folder: Path) -> dict[tuple[str, str], Cell]:
     for outcome in read_outcomes([folder]).outcomes:
         if outcome.kind == "run":
             grouped[outcome.loss, modifier_of(outcome)].append(outcome)
-    return {key: _cell(outcomes) for key, outcomes in grouped.items()}
+    return {key: cell_of(outcomes) for key, outcomes in grouped.items()}
 
 
-def _cell(outcomes: list[Outcome]) -> Cell:
+def cell_of(outcomes: Sequence[Outcome]) -> Cell:
+    """What the seeds of one contender found."""
     found, labels = [], torch.zeros(0, dtype=torch.long)
     for outcome in outcomes:
         kept = outcome.queries()
@@ -187,7 +209,7 @@ def beginnings(folder: Path) -> list[str]:
         "|---|---:|---:|---|---:|",
     ]
     for (loss, size), outcomes in small.items():
-        cell, first = _cell(outcomes), whole[loss, size]
+        cell, first = cell_of(outcomes), whole[loss, size]
         around = mean_intervals({"recall": 100 * cell.right}, cell.labels)["recall"]
         of_whole = f"{100 * statistics.fmean(first):.2f}" if first else "–"
         lines.append(
@@ -240,7 +262,7 @@ def main(arguments: list[str] | None = None) -> None:
     for study in options.studies:
         home = options.folder / study
         if not (home / WEIGHTS).exists():
-            tune(study, settings, home / "tuning", grid)
+            tune(study, settings, home / "tuning", grid, options.jobs)
         weights = json.loads((home / WEIGHTS).read_text(encoding="utf-8"))
         plan = plan_of(study, settings, weights)
         execute_plan(plan, home / "runs", jobs=options.jobs, observer=BoardDisplay())
