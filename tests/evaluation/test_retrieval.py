@@ -41,11 +41,15 @@ def clustered(
     ), labels
 
 
-@pytest.fixture(params=["rows", "tiles", "both"], autouse=True, scope="module")
+@pytest.fixture(params=["rows", "tiles", "both", "passes"], autouse=True, scope="module")
 def path(request):
-    """Every test runs on full rows, on tiles of a few entries, and with classes divided between both."""
+    """Every test runs on full rows, on tiles of a few entries in one pass or more, and on both."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retrieval, "CROWDED", {"rows": -1.0, "tiles": 2.0, "both": 0.15}[request.param])
+        crowded = {"rows": -1.0, "tiles": 2.0, "both": 0.15, "passes": 0.5}[request.param]
+        patch.setattr(retrieval, "CROWDED", crowded)
+        patch.setattr(retrieval, "FEWEST_QUERIES", 1)
+        if request.param == "passes":
+            patch.setattr(retrieval, "POSITIVE_PAIRS", 30)
         patch.setattr(tiles, "TILE_ON_CPU", 13)
         patch.setattr(tiles, "BAND", 5)
         patch.setattr(tiles, "SAMPLE", 3)
@@ -396,3 +400,15 @@ def test_scores_cannot_be_changed_afterwards():
     for value in (scores, scores.per_query):
         with pytest.raises(dataclasses.FrozenInstanceError):
             value.queries = 3
+
+
+def test_passes_hold_every_query_once_and_few_pairs_each(monkeypatch):
+    monkeypatch.setattr(retrieval, "POSITIVE_PAIRS", 100)
+    labels = torch.randint(20, (300,), generator=generator(0))
+    sizes = labels.bincount()[labels]
+    queries = (labels != 3).nonzero().squeeze(1)
+    passes = retrieval._passes(labels, sizes, queries)
+    assert torch.equal(torch.cat(passes).sort().values, queries)
+    assert all(sizes[part].sum() < 100 + sizes.max() for part in passes)
+    assert len(passes) == -(-int(sizes[queries].sum()) // 100)
+    assert len(retrieval._passes(labels, torch.zeros_like(sizes), queries)) == 1

@@ -23,10 +23,12 @@ from nearkin.extras import data_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-# A query whose positives are more than this share of the gallery is ranked from its full row, and so is
-# one whose fair share of all positive pairs, which tiles hold in memory at once, is exceeded.
+# A query whose positives are more than this share of the gallery is ranked from its full row.
 CROWDED = 1 / 32
+# Tiles hold all positive pairs of their queries in memory: where these are more, queries are ranked in
+# several passes over the gallery, unless a pass had fewer queries than fill a tile.
 POSITIVE_PAIRS = 2**21
+FEWEST_QUERIES = 1024
 LARGEST_K = 2**31 - 1
 
 Scores = TypeVar("Scores", bound="RecallScores")
@@ -304,17 +306,26 @@ def _rank(search: Search, *, only_first: bool) -> Ranking:
     with torch.autocast(search.query_labels.device.type, enabled=False):
         if search.query_labels.ndim == 2:
             return rank_by_rows(search, only_first=only_first)
-        limit = min(CROWDED * len(search.gallery_labels), POSITIVE_PAIRS / len(search.query_labels))
-        crowded = _class_sizes(search.query_labels, search.gallery_labels) > limit
-        if not crowded.any():
-            return rank_by_tiles(search, only_first=only_first)
+        sizes = _class_sizes(search.query_labels, search.gallery_labels)
+        crowded = sizes > min(CROWDED * len(search.gallery_labels), POSITIVE_PAIRS / FEWEST_QUERIES)
         if crowded.all():
             return rank_by_rows(search, only_first=only_first)
-        some, others = crowded.nonzero().squeeze(1), (~crowded).nonzero().squeeze(1)
-        by_rows = rank_by_rows(search.choose(some), only_first=only_first)
-        by_tiles = rank_by_tiles(search.choose(others), only_first=only_first)
-    order = torch.cat([some, others]).argsort()
-    return Ranking(*(torch.cat(columns)[order] for columns in zip(by_rows, by_tiles, strict=True)))
+        passes = _passes(search.query_labels, sizes, (~crowded).nonzero().squeeze(1))
+        if len(passes) == 1 and not crowded.any():
+            return rank_by_tiles(search, only_first=only_first)
+        some = crowded.nonzero().squeeze(1)
+        parts = [rank_by_rows(search.choose(some), only_first=only_first)] if len(some) else []
+        parts += [rank_by_tiles(search.choose(others), only_first=only_first) for others in passes]
+    order = torch.cat([some, *passes]).argsort()
+    return Ranking(*(torch.cat(columns)[order] for columns in zip(*parts, strict=True)))
+
+
+def _passes(labels: Tensor, sizes: Tensor, queries: Tensor) -> list[Tensor]:
+    """Some of the queries in parts with about as many positive pairs as may be held, by class."""
+    queries = queries[labels[queries].argsort(stable=True)]
+    pairs = sizes[queries].cumsum(0)
+    number = (pairs - sizes[queries]) // POSITIVE_PAIRS
+    return list(queries.split(number.unique_consecutive(return_counts=True)[1].tolist()))
 
 
 def _class_sizes(labels: Tensor, gallery_labels: Tensor) -> Tensor:
