@@ -38,9 +38,10 @@ def plain(matrix, queries, k, allowed, blocked):
     k=st.integers(1, 12),
     share=st.sampled_from([None, 0.0, 0.1, 0.6, 1.0]),
     gone=st.sampled_from([0.0, 0.3, 1.0]),
+    in_bf16=st.booleans(),
     seed=st.integers(0, 100),
 )
-def test_both_find_what_a_plain_product_finds(rows, queries, k, share, gone, seed):
+def test_both_find_what_a_plain_product_finds(rows, queries, k, share, gone, in_bf16, seed):
     matrix, asked = unit(rows, 6, seed), unit(queries, 6, seed + 1)
     numbers = np.random.default_rng(seed)
     allowed = None if share is None else np.flatnonzero(numbers.random(rows) < share)
@@ -51,6 +52,8 @@ def test_both_find_what_a_plain_product_finds(rows, queries, k, share, gone, see
         patch.setattr(scan, "ROWS_AT_A_TIME", 64)
         patch.setattr(scan, "FIRST_ROWS", 16)
         patch.setattr(scan, "QUERIES_AT_A_TIME", 7)
+        patch.setattr(scan, "SEEN", 2)
+        patch.setattr(scan, "has_bf16", lambda: in_bf16)
         exact = scan.search_float32(matrix.numpy(), asked, k, allowed=allowed, blocked=blocked)
         codes = scan.to_codes(matrix.numpy()) if rows else np.empty((0, 6), dtype=np.int8)
         bytes_ = scan.search_int8(

@@ -1,6 +1,7 @@
 """Exact search at the speed of memory: every vector is read once, in full or as bytes.
 
-A single query is a product with every row, which reading the rows bounds; many queries are products of tiles.
+A single query is a product with every row, which reading the rows bounds; many queries are products of tiles,
+in bf16 first where the processor has instructions for it (:mod:`nearkin.index.rough`).
 As bytes (int8) a quarter is read: the cosines of rows of bytes choose candidates, whose similarities are then
 computed from the float32 vectors.
 """
@@ -23,9 +24,10 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn.functional import pad
 
-Matrix = NDArray[np.float32]
+from nearkin.index.rough import SEEN, Better, Matrix, RoughTiles, Rows
+from nearkin.processor import has_bf16
+
 Codes = NDArray[np.int8]
-Rows = NDArray[np.int64]
 
 FEW = 8
 """Up to so many queries, each reads the vectors for itself; more share tiles."""
@@ -191,7 +193,8 @@ def _search_shares(matrix: Matrix, queries: Matrix, k: int, blocked: Rows) -> Fo
 
     def search(share: tuple[int, int]) -> Found:
         tiles = _products_of_tiles(matrix, queries)
-        return _search_tiles(tiles, range(*share), len(queries), k, blocked)
+        rough = RoughTiles(matrix, queries, ROWS_AT_A_TIME) if has_bf16() else None
+        return _search_tiles(tiles, range(*share), len(queries), k, blocked, rough=rough)
 
     with _one_thread_per_product():
         found = list(_threads(threads).map(search, pairwise(bounds)))
@@ -270,7 +273,13 @@ def _in_threads(work: Callable[[slice], None], count: int) -> None:
 
 @cache
 def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="nearkin-scan")
+    return ThreadPoolExecutor(count, thread_name_prefix="nearkin-scan", initializer=_use_one_thread)
+
+
+def _use_one_thread() -> None:
+    """What torch does in this thread it does alone; in others nothing changes."""
+    torch.get_num_threads()  # which is when torch sets a thread's number, and not afterwards
+    _thread_pools().limit(limits=1, user_api="openmp")
 
 
 def _best(similarities: NDArray[np.float32], k: int, blocked: Rows) -> Found:
@@ -293,7 +302,13 @@ def _together(parts: list[Found]) -> Found:
 
 
 def _search_tiles(
-    tile_of: Callable[[slice], NDArray[np.float32]], rows: range, queries: int, k: int, blocked: Rows
+    tile_of: Callable[[slice], NDArray[np.float32]],
+    rows: range,
+    queries: int,
+    k: int,
+    blocked: Rows,
+    *,
+    rough: RoughTiles | None = None,
 ) -> Found:
     """Many queries, tile by tile (rows by queries), of which each query keeps its best so far."""
     best = _Best(queries, k)
@@ -301,17 +316,23 @@ def _search_tiles(
     second = min(rows.start + FIRST_ROWS, rows.stop)
     bounds = [rows.start, *range(second, rows.stop, ROWS_AT_A_TIME), rows.stop]
     for start, end in pairwise(bounds):
-        tile = tile_of(slice(start, end))
-        here = blocked[np.searchsorted(blocked, start) : np.searchsorted(blocked, end)]
-        tile[here - start] = -np.inf
-        # In the first tile every row is better than none, of which k are enough; later tiles hold few.
-        if start == rows.start:
-            better = _largest(tile, k)
-        else:
-            better = np.flatnonzero(np.greater(tile, best.worst, out=is_better[: len(tile)]))
-        if len(better):
-            places, asking = np.divmod(better, queries)
-            best.add(asking, places + start, tile.ravel()[better])
+        here = blocked[np.searchsorted(blocked, start) : np.searchsorted(blocked, end)] - start
+        first = start == rows.start
+        better = None
+        if rough is not None and start - rows.start >= SEEN * k:
+            better = rough.better(slice(start, end), best.worst, here)
+        if better is None:
+            tile = tile_of(slice(start, end))
+            tile[here] = -np.inf
+            # In the first tile every row is better than none, of which k are enough; later tiles hold few.
+            if first:
+                found = _largest(tile, k)
+            else:
+                found = np.flatnonzero(np.greater(tile, best.worst, out=is_better[: len(tile)]))
+            places, asking = np.divmod(found, queries)
+            better = Better(places + start, asking, tile.ravel()[found])
+        if len(better.rows):
+            best.add(better)
     return best.found()
 
 
@@ -332,8 +353,9 @@ class _Best:
         self.worst: NDArray[np.float32] = np.full(queries, -np.inf, dtype=np.float32)
         """What a row must exceed to be among a query's best."""
 
-    def add(self, asking: Rows, rows: Rows, values: NDArray[np.float32]) -> None:
+    def add(self, better: Better) -> None:
         """Take rows into account, each found by one asking query."""
+        rows, asking, values = better
         queries, k = self._values.shape
         order = np.argsort(
             asking.astype(np.min_scalar_type(queries)), kind="stable"

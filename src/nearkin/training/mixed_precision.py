@@ -19,18 +19,17 @@ from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
 from nearkin.networks.splitting import device_of
+from nearkin.processor import has_bf16
 from nearkin.training.settings import Precision
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
 
 def steps_are_faster_in_bf16() -> bool:
     """Whether the GPU, or without one the processor, has instructions for bf16."""
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(known.get(name, False) for name in _BF16_INSTRUCTIONS)
+    return has_bf16()
 
 
 class MixedPrecision(nn.Module):
