@@ -410,5 +410,5 @@ def test_passes_hold_every_query_once_and_few_pairs_each(monkeypatch):
     passes = retrieval._passes(labels, sizes, queries)
     assert torch.equal(torch.cat(passes).sort().values, queries)
     assert all(sizes[part].sum() < 100 + sizes.max() for part in passes)
-    assert len(passes) == -(-int(sizes[queries].sum()) // 100)
+    assert abs(len(passes) - sizes[queries].sum() / 100) <= 1
     assert len(retrieval._passes(labels, torch.zeros_like(sizes), queries)) == 1

@@ -93,6 +93,7 @@ def test_it_rests_where_too_much_would_be_multiplied_again():
 def test_a_search_finds_the_same_with_bf16_and_without(spread, k, monkeypatch):
     monkeypatch.setattr(scan, "SEEN", 8)
     monkeypatch.setattr(scan, "ROWS_AT_A_TIME", 256)
+    monkeypatch.setattr(scan, "ROWS_AT_A_TIME_IN_BF16", 256)
     monkeypatch.setattr(scan, "FIRST_ROWS", 64)
     rows, queries = crowded(4000, 48, spread, 0), crowded(50, 48, spread, 1)
     blocked, allowed = np.arange(0, 4000, 11), np.arange(500, 4000)

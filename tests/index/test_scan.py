@@ -50,6 +50,7 @@ def test_both_find_what_a_plain_product_finds(rows, queries, k, share, gone, in_
     small = pytest.MonkeyPatch()
     with small.context() as patch:
         patch.setattr(scan, "ROWS_AT_A_TIME", 64)
+        patch.setattr(scan, "ROWS_AT_A_TIME_IN_BF16", 64)
         patch.setattr(scan, "FIRST_ROWS", 16)
         patch.setattr(scan, "QUERIES_AT_A_TIME", 7)
         patch.setattr(scan, "SEEN", 2)

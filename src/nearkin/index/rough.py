@@ -46,7 +46,7 @@ class RoughTiles:
     """
 
     def __init__(self, matrix: Matrix, queries: Matrix, height: int) -> None:
-        self._matrix, self._queries = matrix, queries
+        self._matrix, self._queries, self.height = matrix, queries, height
         asked = torch.from_numpy(queries)
         self._asked = asked.bfloat16()
         self._error = error_bounds(asked, self._asked)

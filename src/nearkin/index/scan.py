@@ -33,6 +33,7 @@ FEW = 8
 """Up to so many queries, each reads the vectors for itself; more share tiles."""
 QUERIES_AT_A_TIME = 1024
 ROWS_AT_A_TIME = 4096
+ROWS_AT_A_TIME_IN_BF16 = 2048
 FIRST_ROWS = 512
 """Of the first tile the best must be selected, which takes long; of others, what is better than these."""
 CANDIDATES = 64
@@ -193,7 +194,7 @@ def _search_shares(matrix: Matrix, queries: Matrix, k: int, blocked: Rows) -> Fo
 
     def search(share: tuple[int, int]) -> Found:
         tiles = _products_of_tiles(matrix, queries)
-        rough = RoughTiles(matrix, queries, ROWS_AT_A_TIME) if has_bf16() else None
+        rough = RoughTiles(matrix, queries, ROWS_AT_A_TIME_IN_BF16) if has_bf16() else None
         return _search_tiles(tiles, range(*share), len(queries), k, blocked, rough=rough)
 
     with _one_thread_per_product():
@@ -314,7 +315,8 @@ def _search_tiles(
     best = _Best(queries, k)
     is_better = np.empty((min(ROWS_AT_A_TIME, len(rows)), queries), dtype=bool)
     second = min(rows.start + FIRST_ROWS, rows.stop)
-    bounds = [rows.start, *range(second, rows.stop, ROWS_AT_A_TIME), rows.stop]
+    step = ROWS_AT_A_TIME if rough is None else rough.height
+    bounds = [rows.start, *range(second, rows.stop, step), rows.stop]
     for start, end in pairwise(bounds):
         here = blocked[np.searchsorted(blocked, start) : np.searchsorted(blocked, end)] - start
         first = start == rows.start
