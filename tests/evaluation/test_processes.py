@@ -11,7 +11,7 @@ import torch
 from process_groups import found_together
 
 from nearkin.evaluation import processes as module
-from nearkin.evaluation import retrieval_scores, retrieval_scores_by_processes
+from nearkin.evaluation import retrieval_scores, retrieval_scores_by_processes, tiles
 
 
 def points(seed: int = 0, count: int = 500, classes: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,6 +45,53 @@ def test_a_number_of_processes_is_refused_where_torchrun_has_started_them(tmp_pa
         torch.distributed.destroy_process_group()
     assert found == retrieval_scores(embeddings, labels)
     assert found.per_query is None  # unless they are asked for
+
+
+def small(count: int = 500) -> tuple[torch.Tensor, torch.Tensor]:
+    """Classes so small that every pair of rows is compared once."""
+    embeddings, labels = points(count=count, classes=150)
+    labels[:7] = torch.arange(1000, 1007)  # without a positive
+    return embeddings, labels
+
+
+def test_started_processes_compare_every_pair_of_rows_once(monkeypatch):
+    embeddings, labels = small()
+    monkeypatch.setattr(module, "_shares", None)  # of the queries: nobody asks for them
+    for rows in (embeddings, embeddings.half()):
+        expected = retrieval_scores(rows, labels, per_query=True)
+        found = retrieval_scores_by_processes(rows, labels, processes=2, per_query=True)
+        assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("tile", [17, 64, 1000])
+def test_shares_of_the_tiles_add_up(metric, tile, monkeypatch):
+    """Without processes, which take seconds to start: the tiles are counted here, share after share."""
+    monkeypatch.setattr(tiles, "TILE_ON_CPU", tile)
+    embeddings, labels = small()
+    embeddings[20:30] = embeddings[10:20]  # ties count against the model
+    expected = retrieval_scores(embeddings, labels, metric=metric, per_query=True)
+    asked = []
+
+    def counting(files, count, metric):
+        asked.append(count)
+        return [module.counted(files, number, count, metric) for number in range(count)]
+
+    monkeypatch.setattr(module, "_in_processes", counting)
+    for count in (2, 3, 9):
+        found = retrieval_scores_by_processes(
+            embeddings, labels, processes=count, metric=metric, per_query=True
+        )
+        assert_equal(found, expected)
+    assert asked == [2, 3, 9]
+
+
+def test_nonsense_is_refused_before_any_process_starts(monkeypatch):
+    monkeypatch.setattr(module, "_in_processes", None)
+    embeddings, labels = small()
+    embeddings[3, 2] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        retrieval_scores_by_processes(embeddings, labels, processes=2)
 
 
 CASES = {

@@ -1,4 +1,9 @@
-"""Retrieval scores by several processes: each ranks its share of the queries against the whole gallery."""
+"""Retrieval scores by several processes, equal to those of one.
+
+Where every row is a query and searches all others, each pair of rows is compared once: processes share the
+tiles of half the similarity matrix, and what they counted is added up. Otherwise each ranks its share of the
+queries against the whole gallery.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +21,33 @@ from torch import Tensor
 
 from nearkin.evaluation.inputs import Metric
 from nearkin.evaluation.retrieval import (
+    CROWDED,
     PerQuery,
     RetrievalScores,
+    _checked_search,
     _chosen_rows,
+    _class_sizes,
+    _per_query,
     retrieval_scores,
     scores_of_queries,
+)
+from nearkin.evaluation.tiles import (
+    Counts,
+    Positives,
+    Thresholds,
+    count_negatives,
+    ranking_of,
+    sorted_by_class,
+    thresholds_of,
 )
 from nearkin.workers import available_cores, start_worker, stop_worker
 
 Columns = dict[str, Tensor]
 """The columns of :class:`~nearkin.evaluation.retrieval.PerQuery`."""
 
-GIVEN = ("embeddings", "labels", "gallery", "gallery_labels")
 _COLUMNS = ("indices", "positives", "first_rank", "r_precision", "average_precision_at_r")
+PAIRS_PER_ROW = 8
+"""With more positive pairs than so many for each row, each process has those of its own queries only."""
 
 
 def retrieval_scores_by_processes(
@@ -49,11 +68,13 @@ def retrieval_scores_by_processes(
     arguments, ranks its share, and gets the scores of all. Otherwise ``processes`` are started on this
     machine; they read embeddings and labels from files that are mapped into memory, and so share them.
 
-    The queries of a class stay together, since one process ranks them in one pass.
+    Where every row is a query, searches all others and has few positives (eight, on average), processes of
+    this machine compare every pair of rows once. Otherwise each ranks its share of the queries; those of a
+    class stay together, since one process ranks them in one pass.
 
     **Memory** of each process is that of :func:`~nearkin.evaluation.retrieval_scores`: at most four copies of
-    the embeddings, 200 bytes a row and 256 MiB. A million rows of 128 numbers are 0.5 GiB a copy, and so at
-    most 2.5 GiB a process.
+    the embeddings, 200 bytes a row and 256 MiB, and where pairs are compared once 100 bytes more for each
+    positive pair. A million rows of 128 numbers are 0.5 GiB a copy, and so at most 3.3 GiB a process.
 
     Args:
         embeddings: ``(N, D)``, on the CPU where processes are started.
@@ -87,6 +108,10 @@ def retrieval_scores_by_processes(
         count = available_cores() if processes is None else processes
         if count < 1:
             raise ValueError(f"processes={count} must be at least 1")
+        if count > 1 and queries is None and gallery is None:
+            found = _comparing_once(given, chosen, count, metric)
+            if found is not None:
+                return scores_of_queries(found, len(chosen), recall_at, per_query=per_query)
         parts = _started(given, _shares(chosen, labels, count), metric)
     values = _together([part for part in parts if part is not None], chosen)
     return scores_of_queries(values, len(chosen), recall_at, per_query=per_query)
@@ -111,8 +136,8 @@ def ranked(given: Mapping[str, Tensor | None], share: Tensor, metric: Metric) ->
             embeddings,
             labels,
             queries=share.to(embeddings.device),
-            gallery=given["gallery"],
-            gallery_labels=given["gallery_labels"],
+            gallery=given.get("gallery"),
+            gallery_labels=given.get("gallery_labels"),
             metric=metric,
             per_query=True,
         )
@@ -135,18 +160,76 @@ def _together(parts: Sequence[Columns], chosen: Tensor) -> PerQuery:
     return PerQuery(**{name: values[order][place] for name, values in joined.items()})
 
 
+def _comparing_once(
+    given: Mapping[str, Tensor | None], chosen: Tensor, count: int, metric: Metric
+) -> PerQuery | None:
+    """The values of all rows from half of the tiles; ``None`` where there are too many positive pairs."""
+    embeddings, labels = given["embeddings"], given["labels"]
+    assert embeddings is not None
+    assert labels is not None
+    if labels.ndim != 1:
+        return None
+    embeddings, labels = embeddings.detach().cpu(), labels.cpu()
+    _, search = _checked_search(
+        embeddings, labels, queries=None, gallery=None, gallery_labels=None, metric=metric
+    )
+    sizes = _class_sizes(search.query_labels, search.gallery_labels)
+    if sizes.max() > CROWDED * len(labels) or sizes.sum() > PAIRS_PER_ROW * len(labels):
+        return None
+    with torch.autocast("cpu", enabled=False), torch.no_grad():
+        data, order = sorted_by_class(search)
+        del search
+        thresholds = thresholds_of(data, only_first=False)
+        del data  # the processes have their own
+        positives, cut = thresholds
+        assert cut is not None
+        files = {
+            "embeddings": embeddings,
+            "labels": labels,
+            "start": positives.start,
+            "threshold": positives.threshold,
+            "query": positives.query,
+            "cut": cut,
+        }
+        found = [part for part in _in_processes(files, count, metric) if part is not None]
+        counts = Counts(*(_sum_of([part[name] for part in found]) for name in Counts._fields))
+        return _per_query(ranking_of(thresholds, counts, order), chosen)
+
+
+def _sum_of(parts: Sequence[Tensor]) -> Tensor:
+    """The parts added up."""
+    return torch.stack(list(parts)).sum(dim=0)
+
+
+@torch.no_grad()
+def counted(given: Mapping[str, Tensor], share: int, of: int, metric: Metric) -> Columns:
+    """What one process counts of the negatives."""
+    _, search = _checked_search(
+        given["embeddings"], given["labels"], queries=None, gallery=None, gallery_labels=None, metric=metric
+    )
+    data, _ = sorted_by_class(search)
+    del search
+    positives = Positives(given["start"], given["threshold"], given["query"])
+    thresholds = Thresholds(positives, given["cut"])
+    return count_negatives(data, thresholds, share=share, of=of)._asdict()
+
+
 def _started(
     given: Mapping[str, Tensor | None], shares: Sequence[Tensor], metric: str
 ) -> list[Columns | None]:
-    """What processes of this machine find, one per share; they map the same files into memory."""
+    """What processes of this machine find, one per share of the queries."""
+    files = {key: value for key, value in given.items() if value is not None}
+    files |= {f"share-{number}": share for number, share in enumerate(shares)}
+    return _in_processes(files, len(shares), metric)
+
+
+def _in_processes(files: Mapping[str, Tensor], count: int, metric: str) -> list[Columns | None]:
+    """What processes of this machine find, which map the same files into memory."""
     with tempfile.TemporaryDirectory(prefix="nearkin-scores-") as name:
         folder = Path(name)
-        for key, value in given.items():
-            if value is not None:
-                np.save(folder / f"{key}.npy", _as_array(value.detach().cpu()))
-        for number, share in enumerate(shares):
-            np.save(folder / f"share-{number}.npy", share.numpy())
-        workers = [_start(folder, number, len(shares), metric) for number in range(len(shares))]
+        for key, value in files.items():
+            np.save(folder / f"{key}.npy", _as_array(value.detach().cpu()))
+        workers = [_start(folder, number, count, metric) for number in range(count)]
         try:
             ends = [worker.wait() for worker in workers]
         finally:
@@ -163,7 +246,7 @@ def _as_array(values: Tensor) -> NDArray[Any]:
 
 def _start(folder: Path, number: int, count: int, metric: str) -> subprocess.Popen[bytes]:
     threads = max(1, available_cores() // count)
-    return start_worker("nearkin.evaluation.ranking_worker", folder, number, metric, threads=threads)
+    return start_worker("nearkin.evaluation.ranking_worker", folder, number, count, metric, threads=threads)
 
 
 def _result(folder: Path, number: int, code: int) -> Columns | None:

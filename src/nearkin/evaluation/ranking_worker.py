@@ -1,4 +1,4 @@
-"""A process that ranks a share of the queries; it is told a folder, the share's number and the metric."""
+"""A process that ranks a share of the queries, or counts in a share of the tiles; a folder holds what for."""
 
 from __future__ import annotations
 
@@ -11,29 +11,34 @@ import torch
 from torch import Tensor
 
 from nearkin.evaluation.inputs import Metric
-from nearkin.evaluation.processes import GIVEN, ranked
+from nearkin.evaluation.processes import Columns, counted, ranked
 from nearkin.workers import die_with_parent
 
 
-def main(name: str, number: str, metric: Metric) -> None:
-    """Rank a share of the queries, and leave what was found in the folder."""
+def main(name: str, number: str, count: str, metric: Metric) -> None:
+    """Do a share of the work, and leave what was found in the folder."""
     die_with_parent()
     folder = Path(name)
-
-    def mapped(key: str) -> Tensor | None:
-        file = folder / f"{key}.npy"
-        # Copy on write: torch wants arrays that it could write to, and nobody does.
-        return torch.from_numpy(np.load(file, mmap_mode="c")) if file.exists() else None
-
-    given = {key: mapped(key) for key in GIVEN}
-    share = torch.from_numpy(np.load(folder / f"share-{number}.npy"))
+    given = {file.stem: _mapped(file) for file in folder.glob("*.npy")}
+    share = given.get(f"share-{number}")
     try:
-        found = ranked(given, share, metric)
+        found = (
+            counted(given, int(number), int(count), metric) if share is None else ranked(given, share, metric)
+        )
     except ValueError as error:
         (folder / f"error-{number}.txt").write_text(str(error), encoding="utf-8")
         return
+    _leave(folder / f"found-{number}.npz", found)
+
+
+def _mapped(file: Path) -> Tensor:
+    # Copy on write: torch wants arrays that it could write to, and nobody does.
+    return torch.from_numpy(np.load(file, mmap_mode="c"))
+
+
+def _leave(file: Path, found: Columns | None) -> None:
     columns: Any = {} if found is None else {key: values.numpy() for key, values in found.items()}
-    np.savez(folder / f"found-{number}.npz", **columns)
+    np.savez(file, **columns)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,18 +79,46 @@ class Positives:
 
 
 @dataclass(frozen=True)
-class _Sorted(Search):
+class SortedSearch(Search):
     """A search with both sides sorted by class; symmetric if every row of the gallery is a query."""
 
     symmetric: bool
 
     @property
     def tile(self) -> int:
+        """How many rows and columns a tile has."""
         return TILE_ON_CPU if self.query_labels.device.type == "cpu" else TILE_ELSEWHERE
+
+
+class Thresholds(NamedTuple):
+    """What negatives are compared with.
+
+    Attributes:
+        positives: Of every query.
+        cut: ``(Q,)`` below which negatives need not be counted; ``None`` where only those before the first
+            positive are.
+    """
+
+    positives: Positives
+    cut: Tensor | None
+
+
+class Counts(NamedTuple):
+    """How many negatives were found before the first positive ``(Q,)``, and first before each ``(P,)``."""
+
+    first_before: Tensor
+    tally: Tensor
 
 
 def rank_by_tiles(search: Search, *, only_first: bool) -> Ranking:
     """Rank from tiles; one integer label per row; precisions are NaN where ``only_first`` is asked for."""
+    data, query_order = sorted_by_class(search)
+    thresholds = thresholds_of(data, only_first=only_first)
+    return ranking_of(thresholds, count_negatives(data, thresholds), query_order)
+
+
+def sorted_by_class(search: Search) -> tuple[SortedSearch, Tensor]:
+    """The search with both sides sorted by class, and the order of the queries in it."""
     both, own = search.both, search.own
     query_labels, query_order = search.query_labels.sort(stable=True)
     gallery_labels, gallery_order = search.gallery_labels.sort(stable=True)
@@ -100,9 +129,7 @@ def rank_by_tiles(search: Search, *, only_first: bool) -> Ranking:
     shared = symmetric and both.queries is both.gallery
     gallery = queries if shared else both.gallery[gallery_order]
     both = Sides(queries, gallery, both.query_squares[query_order], both.gallery_squares[gallery_order])
-    ranking = _rank_sorted(_Sorted(both, query_labels, gallery_labels, own, symmetric), only_first)
-    back = _inverse(query_order)
-    return Ranking(*(column[back] for column in ranking))
+    return SortedSearch(both, query_labels, gallery_labels, own, symmetric), query_order
 
 
 def _inverse(order: Tensor) -> Tensor:
@@ -111,13 +138,21 @@ def _inverse(order: Tensor) -> Tensor:
     return inverse
 
 
-def _rank_sorted(data: _Sorted, only_first: bool) -> Ranking:
+def thresholds_of(data: SortedSearch, *, only_first: bool) -> Thresholds:
+    """From the positives of every query, and a sample of its negatives."""
     positives = _positives(data)
+    if only_first:
+        return Thresholds(positives, None)
+    return Thresholds(positives, positives.lowest_above(_bound_on_negatives(data, positives.count)))
+
+
+def count_negatives(data: SortedSearch, thresholds: Thresholds, *, share: int = 0, of: int = 1) -> Counts:
+    """The negatives of one share of the tiles; the counts of all shares add up."""
+    positives, cut = thresholds
     first = positives.first()
-    cut = None if only_first else positives.lowest_above(_bound_on_negatives(data, positives.count))
     first_before = torch.zeros_like(positives.count)
     tally = torch.zeros_like(positives.query)
-    for stripe in _stripes(data):
+    for stripe in _stripes(data, share, of):
         reaching = []
         for rows, columns, tile in stripe:
             both_ways = data.symmetric and rows != columns
@@ -130,16 +165,24 @@ def _rank_sorted(data: _Sorted, only_first: bool) -> Ranking:
         if reaching:
             query, similarity = (torch.cat(column) for column in zip(*reaching, strict=True))
             positives.add_reached(tally, query, similarity)
+    return Counts(first_before, tally)
+
+
+def ranking_of(thresholds: Thresholds, counts: Counts, query_order: Tensor) -> Ranking:
+    """What the counts of all tiles say, in the order that the queries had before they were sorted."""
+    positives, cut = thresholds
     if cut is None:
-        unknown = torch.full_like(first, torch.nan)
-        return Ranking(positives.count, first_before + 1, unknown, unknown)
-    # Below the cut the negatives were not counted: there are at least R of them.
-    beyond = positives.threshold < cut[positives.query]
-    before = torch.where(beyond, positives.count[positives.query], _running(tally, positives))
-    return Ranking(positives.count, first_before + 1, *precisions(before, positives.query, positives.start))
+        found = (torch.full_like(positives.first(), torch.nan),) * 2
+    else:
+        # Below the cut the negatives were not counted: there are at least R of them.
+        beyond = positives.threshold < cut[positives.query]
+        before = _running(counts.tally, positives).where(~beyond, positives.count[positives.query])
+        found = precisions(before, positives.query, positives.start)
+    back = _inverse(query_order)
+    return Ranking(*(column[back] for column in (positives.count, counts.first_before + 1, *found)))
 
 
-def _positives(data: _Sorted) -> Positives:
+def _positives(data: SortedSearch) -> Positives:
     """Similarities of all positive pairs, from the band around the diagonal."""
     both = data.both
     found = []
@@ -159,7 +202,7 @@ def _positives(data: _Sorted) -> Positives:
     return Positives(start, threshold[regrouped], query)
 
 
-def _band(data: _Sorted) -> Iterator[tuple[slice, slice]]:
+def _band(data: SortedSearch) -> Iterator[tuple[slice, slice]]:
     """Rows, and the columns from the first to the last class among these rows."""
     begins = torch.searchsorted(data.gallery_labels, data.query_labels).tolist()
     ends = torch.searchsorted(data.gallery_labels, data.query_labels, right=True).tolist()
@@ -172,7 +215,7 @@ def _band(data: _Sorted) -> Iterator[tuple[slice, slice]]:
         start = stop
 
 
-def _bound_on_negatives(data: _Sorted, positives: Tensor) -> Tensor:
+def _bound_on_negatives(data: SortedSearch, positives: Tensor) -> Tensor:
     """``(Q,)`` at least R negatives of the query are this similar: a positive below is beyond rank R."""
     size = min(max(SAMPLE, 8 * int(positives.max())), len(data.gallery_labels))
     # Evenly spaced and, in integers, surely distinct: a row counted twice would break the bound.
@@ -239,14 +282,14 @@ class _Tile:
         ]
 
 
-def _stripes(data: _Sorted) -> Iterator[Iterator[tuple[slice, slice, _Tile]]]:
-    """The tiles of one stripe of rows after the other."""
+def _stripes(data: SortedSearch, share: int, of: int) -> Iterator[Iterator[tuple[slice, slice, _Tile]]]:
+    """The tiles of one stripe of rows after the other: of every ``of`` stripes the one of this share."""
     tile = _Tile(data.tile, data.both.queries)
-    for start in range(0, len(data.query_labels), data.tile):
+    for start in range(share * data.tile, len(data.query_labels), of * data.tile):
         yield _tiles(data, slice(start, min(start + data.tile, len(data.query_labels))), tile)
 
 
-def _tiles(data: _Sorted, rows: slice, tile: _Tile) -> Iterator[tuple[slice, slice, _Tile]]:
+def _tiles(data: SortedSearch, rows: slice, tile: _Tile) -> Iterator[tuple[slice, slice, _Tile]]:
     """Rows, columns and their similarities with all positives at −inf."""
     ends = torch.stack([data.query_labels[rows.start], data.query_labels[rows.stop - 1]])
     begin = int(torch.searchsorted(data.gallery_labels, ends[0]))

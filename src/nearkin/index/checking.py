@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.index.arrays import Matrix
 from nearkin.index.items import NewItem
-from nearkin.index.scan import Matrix
 from nearkin.index.store import Change
 
 

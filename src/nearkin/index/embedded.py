@@ -29,12 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.index.arrays import Codes, Matrix, Rows
 from nearkin.index.checking import change_of, checked_queries, checked_vectors
 from nearkin.index.database import connect, connected, filter_to_sql, marks, report
 from nearkin.index.filters import Where
 from nearkin.index.graph import Graph
 from nearkin.index.items import Item, NewItem
-from nearkin.index.scan import Codes, Matrix, Rows, lengths_of, search_float32, search_int8, to_codes
+from nearkin.index.scan import lengths_of, search_float32, search_int8, to_codes
 from nearkin.index.sources import Progress
 from nearkin.index.store import Change, Nearest
 from nearkin.index.vector_file import VectorFile

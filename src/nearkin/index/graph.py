@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from nearkin.atomic import atomic_path, write_json
-from nearkin.index.scan import Found, Matrix, Rows, ordered
+from nearkin.index.arrays import Matrix, Rows
+from nearkin.index.scan import Found, ordered
 from nearkin.index.sources import Progress
 
 CONNECTIVITY = 16

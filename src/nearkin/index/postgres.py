@@ -31,13 +31,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from nearkin.index.address import Address, as_address
+from nearkin.index.arrays import Matrix
 from nearkin.index.checking import change_of, checked_queries, checked_vectors
 from nearkin.index.filters import Where
 from nearkin.index.items import Item, NewItem
 from nearkin.index.model_files import Part, parts_of
 from nearkin.index.postgres_filters import filter_to_sql
 from nearkin.index.postgres_server import PostgresServer, package
-from nearkin.index.scan import Matrix
 from nearkin.index.server_store import (
     CONNECTIVITY,
     EXPANSION_ADD,

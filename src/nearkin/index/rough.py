@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Matrix = NDArray[np.float32]
-Rows = NDArray[np.int64]
+from nearkin.index.arrays import Matrix, Rows
 
 MOST = 1 / 64
 """Where more of a tile's products must be multiplied again, bf16 saves nothing."""
@@ -105,4 +104,5 @@ def error_bounds(queries: Tensor, rounded: Tensor) -> Tensor:
     """
     own = (queries - rounded.float()).norm(dim=1)
     lengths = rounded.float().norm(dim=1)
-    return _LONGEST * (own + lengths * (_ROUNDING + queries.shape[1] * _ADDING))
+    bounds: Tensor = _LONGEST * (own + lengths * (_ROUNDING + queries.shape[1] * _ADDING))
+    return bounds

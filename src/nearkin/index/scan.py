@@ -24,10 +24,9 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nearkin.index.rough import SEEN, Better, Matrix, RoughTiles, Rows
+from nearkin.index.arrays import Codes, Matrix, Rows
+from nearkin.index.rough import SEEN, Better, RoughTiles
 from nearkin.processor import has_bf16
-
-Codes = NDArray[np.int8]
 
 FEW = 8
 """Up to so many queries, each reads the vectors for itself; more share tiles."""
