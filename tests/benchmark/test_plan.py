@@ -232,6 +232,7 @@ def test_packaged_plans_are_whole(name):
         "tournament": 18,
         "thesis": 360,
         "cub_cached": 60,
+        "cub_tuned": 30,
         "modifiers": 60,
         "less_supervision": 54,
         "noisy_labels": 90,
