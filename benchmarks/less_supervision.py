@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 
 from modifiers import Cell, cell_of
 from nearkin.atomic import write_text
@@ -256,7 +255,6 @@ def parsed(arguments: list[str] | None = None) -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parsed(arguments)
-    torch.set_grad_enabled(False)
     found = contests(options.folders)
     if not found:
         raise SystemExit(f"no finished runs in {', '.join(map(str, options.folders))}")
