@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
 from modifiers import Cell, cell_of
 from nearkin.atomic import write_text
 from nearkin.evaluation import mean_intervals
