@@ -86,6 +86,12 @@ def test_shares_of_the_tiles_add_up(metric, tile, monkeypatch):
     assert asked == [2, 3, 9]
 
 
+def test_counts_that_are_missing_are_no_zeros(monkeypatch):
+    monkeypatch.setattr(module, "_in_processes", lambda files, count, metric: [None] * count)
+    with pytest.raises(KeyError, match="first_before"):
+        retrieval_scores_by_processes(*small(), processes=2)
+
+
 def test_nonsense_is_refused_before_any_process_starts(monkeypatch):
     monkeypatch.setattr(module, "_in_processes", None)
     embeddings, labels = small()

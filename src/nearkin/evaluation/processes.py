@@ -191,14 +191,14 @@ def _comparing_once(
             "query": positives.query,
             "cut": cut,
         }
-        found = [part for part in _in_processes(files, count, metric) if part is not None]
-        counts = Counts(*(_sum_of([part[name] for part in found]) for name in Counts._fields))
+        counts = _added([part or {} for part in _in_processes(files, count, metric)])
         return _per_query(ranking_of(thresholds, counts, order), chosen)
 
 
-def _sum_of(parts: Sequence[Tensor]) -> Tensor:
-    """The parts added up."""
-    return torch.stack(list(parts)).sum(dim=0)
+def _added(parts: Sequence[Columns]) -> Counts:
+    """The counts of all shares of the tiles; where one is missing the sum would be too low."""
+    first_before, tally = (torch.stack([part[name] for part in parts]).sum(dim=0) for name in Counts._fields)
+    return Counts(first_before, tally)
 
 
 @torch.no_grad()
