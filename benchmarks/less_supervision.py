@@ -67,7 +67,26 @@ def contests(folders: Sequence[Path]) -> dict[Contest, list[Outcome]]:
     for outcome in read_outcomes(folders).outcomes:
         if outcome.kind == "run":
             found[contest_of(outcome)].append(outcome)
+    for contest, outcomes in found.items():
+        refuse_mixture(contest, outcomes)
     return {key: sorted(found[key], key=lambda one: one.seed or 0) for key in sorted(found)}
+
+
+def refuse_mixture(contest: Contest, outcomes: Sequence[Outcome]) -> None:
+    """Runs that differ in anything but the seed are not averaged, nor is a seed counted twice."""
+    first, *others = outcomes
+    for other in others:
+        same = _but_for_the_seed(first) == _but_for_the_seed(other)
+        if not same or other.seed in {one.seed for one in outcomes if one is not other}:
+            raise SystemExit(
+                f"{first.source} and {other.source} are both runs of {contest}, but "
+                f"{'have the same seed' if same else 'differ in more than the seed'}: give one study"
+            )
+
+
+def _but_for_the_seed(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.result is not None
+    return {key: value for key, value in outcome.result.recipe.items() if key != "seed"}
 
 
 def lines_of(found: Mapping[Contest, Sequence[Outcome]]) -> list[dict[str, Any]]:

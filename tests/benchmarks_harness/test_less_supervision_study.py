@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -94,6 +95,19 @@ def test_losses_come_in_the_order_of_what_wrong_labels_cost_them(made_up):
     assert f"| {lost:+.2f}; -" in second
     del found[study.Contest("noisy_labels", 0.4, "margin")]
     assert study.wrong_labels(found)[-1].endswith("| – | – |"), "what is not there comes last"
+
+
+def run(source: str, seed: int, **recipe):
+    return SimpleNamespace(source=source, seed=seed, result=SimpleNamespace(recipe={"seed": seed, **recipe}))
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_never_averaged():
+    contest = study.Contest("noisy_labels", 0.2, "triplet")
+    study.refuse_mixture(contest, [run("a", 0, precision="bf16"), run("b", 1, precision="bf16")])
+    with pytest.raises(SystemExit, match="a and c are both runs of .* differ in more than the seed"):
+        study.refuse_mixture(contest, [run("a", 0, precision="bf16"), run("c", 1, precision="fp32")])
+    with pytest.raises(SystemExit, match="a and d are both runs of .* have the same seed"):
+        study.refuse_mixture(contest, [run("a", 0, precision="bf16"), run("d", 0, precision="bf16")])
 
 
 @pytest.mark.slow
