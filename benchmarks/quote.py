@@ -104,7 +104,7 @@ QUOTES = (
         "the same, 1,000 queries",
         "index",
         ["1,000 queries, float32, 100,000 × 512"],
-        "their product",
+        "their product in float32",
         (("faiss flat search", "faiss"),),
     ),
     Quote(
